@@ -17,6 +17,7 @@ from lancelsm.common.committed import Committed
 from lancelsm.common.duration import time_to_live
 from lancelsm.common.settings import Settings
 from lancelsm.compaction.background import Ran, run
+from lancelsm.compaction.indexes import create_index, drop_index, index_statuses
 from lancelsm.compaction.maintenance import Engine, Flushed, flush_table, merge_table
 from lancelsm.compaction.merge import Merged
 from lancelsm.dataset.conditions import read_condition
@@ -37,6 +38,7 @@ from lancelsm.history.snapshot import (
     snapshot_view,
 )
 from lancelsm.read import reader
+from lancelsm.read.index_status import IndexStatus
 from lancelsm.read.matching_keys import MatchingKeys
 from lancelsm.read.result import Rows, with_first_batch
 from lancelsm.read.status import TableStatus, read_status
@@ -268,6 +270,55 @@ class Table:
         return run(self._handle, until_idle=until_idle, engine=engine)
 
     @checked
+    def create_index(
+        self, column: str, *, kind: str, name: str | None = None, replace: bool = False, **options: Any
+    ) -> IndexStatus:
+        """Create an index on a column, and maintain it: every flush builds it for its rows too.
+
+        Searches find all rows at any time; an index makes them fast. When the call returns, every row of the base and
+        of the generations is indexed, and Lance's own readers may rely on it.
+
+        Args:
+            kind: as Lance names it: IVF_FLAT, IVF_SQ, IVF_PQ, IVF_RQ, IVF_HNSW_FLAT, IVF_HNSW_SQ, IVF_HNSW_PQ for
+                vectors, INVERTED for text, BTREE, BITMAP, LABEL_LIST, NGRAM, ZONEMAP or BLOOMFILTER for conditions.
+            name: by default the name of the column and `_idx`.
+            replace: replace an index of this name. Without it such an index is `Invalid`.
+            options: Lance's options for this kind, such as `metric`, `num_partitions`, `num_sub_vectors` or
+                `with_position`.
+
+        Raises:
+            Invalid: unknown column, a kind or option that Lance refuses for it, or the name is taken.
+            Contended: another process maintains the indexes, or other processes kept changing the base.
+            Unavailable: a store or the registry did not answer.
+
+        After an error or a crash the index may exist on the base alone. `optimize`, or the same call with `replace`,
+        finishes it.
+        """
+        self._check_writable()
+        return create_index(self._handle, column, kind=kind, name=name, replace_existing=replace, options=options)
+
+    @checked
+    def drop_index(self, name: str) -> None:
+        """Drop an index. Files of the index in generations stay until the generations are collected.
+
+        Raises:
+            Invalid: the table has no such index.
+            Contended, Unavailable: the index may still exist, or only its use may have ended. Drop it again.
+        """
+        self._check_writable()
+        drop_index(self._handle, name)
+
+    def list_indices(self) -> list[IndexStatus]:
+        """List the indexes by name, with the rows that a search reads without them.
+
+        Raises:
+            Corrupt: a head, a manifest or the base is missing or damaged.
+            Unavailable: a store or the registry did not answer.
+        """
+        with error_context(table=self.uri):
+            return index_statuses(self._handle)
+
+    @checked
     def collect(self, *, yes: bool = False, interval_seconds: float | None = None) -> Collected:
         """Delete objects that are no longer needed. By default only list them, with what is kept and why.
 
@@ -448,7 +499,7 @@ class Table:
     # Regions
 
     def status(self) -> TableStatus:
-        """Read heads, lag and counters of every region as of now.
+        """Read heads, lag and counters of every region, and the progress of every index, as of now.
 
         Raises:
             Corrupt: a head or the manifest that it names is missing or damaged.

@@ -11,6 +11,7 @@ import pytest
 from tests.model import (
     claim,
     head_commits,
+    index_promise,
     merge_order,
     merge_redo,
     pins,
@@ -24,6 +25,7 @@ from tests.model import (
 from tests.model.claim import Claim
 from tests.model.engine import Model
 from tests.model.head_commits import HeadCommits
+from tests.model.index_promise import IndexPromise
 from tests.model.merge_order import MergeOrder
 from tests.model.merge_redo import MergeRedo
 from tests.model.pins import Pins
@@ -42,6 +44,7 @@ CLEAN = {
     "claim, two actors of one owner": (Claim(), 663),
     "claim, with a rival": (RivalClaims(), 28_083),
     "head commits": (HeadCommits(), 7_986),
+    "index promise": (IndexPromise(creations=1), 41_722),
     "merge order": (MergeOrder(generations=1), 7_157),
     "merge redo": (MergeRedo(), 37_048),
     "pins": (Pins(), 1_033),
@@ -54,6 +57,7 @@ CLEAN = {
     "starvation": (Starvation(), 6),
 }
 LONG = {
+    "index promise": (IndexPromise(), 83_617),
     "merge order": (MergeOrder(), 346_791),
     "pipelining": (Pipelining(), 71_567),
     "reader view": (ReaderView(entries=3, views=1), 378_875),
@@ -71,6 +75,7 @@ CAUGHT: dict[Enum, tuple[Any, str]] = {
     head_commits.Guard.OWN_WORK: (HeadCommits, "false report"),
     head_commits.Guard.MANIFEST_VERSION: (HeadCommits, "generation lost"),
     head_commits.Guard.OWN_FIELDS: (HeadCommits, "generation lost"),
+    **dict.fromkeys(index_promise.Guard, (IndexPromise, "promise broken")),
     merge_order.Guard.HEADS_BEFORE_BASE: (MergeOrder, "false alarm"),
     merge_order.Guard.PLAN_AGAIN: (MergeOrder, "rows lost"),
     merge_order.Guard.COUNTERS_RISE: (MergeOrder, "counter fell"),
@@ -116,7 +121,7 @@ CAUGHT: dict[Enum, tuple[Any, str]] = {
 GUARDS = [
     guard
     for model in (
-        *(claim, head_commits, merge_order, merge_redo, pins, pipelining),
+        *(claim, head_commits, index_promise, merge_order, merge_redo, pins, pipelining),
         *(publication, reader_view, region_creation, registry_rebuild, starvation),
     )
     for guard in model.Guard

@@ -293,6 +293,6 @@ def test_bytes_that_are_not_a_manifest_are_corrupt_and_the_error_names_the_objec
 
 
 def test_a_manifest_of_a_newer_release_is_invalid():
-    message = pb.Manifest(shard_id=pb.Uuid(uuid=bytes(16)), format=3)
-    with pytest.raises(Invalid, match=r"format 3, this release reads up to 2.*newer lancelsm"):
+    message = pb.Manifest(shard_id=pb.Uuid(uuid=bytes(16)), format=4)
+    with pytest.raises(Invalid, match=r"format 4, this release reads up to 3.*newer lancelsm"):
         manifests.decode(message.SerializeToString(), key="k")

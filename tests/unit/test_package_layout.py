@@ -22,6 +22,7 @@ SAME_THING = {
     "cost": {"cli", "cost"},
     "doctor": {"cli", "doctor"},
     "gc": {"cli", "gc"},
+    "indexes": {"cli", "compaction", "dataset"},
     "inspection": {"cli", "scrub"},
     "open": {"objects", "registry"},
     "optimize": {"compaction", "dataset"},

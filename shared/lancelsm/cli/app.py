@@ -12,6 +12,7 @@ from lancelsm.cli import (
     cost,
     doctor,
     gc,
+    indexes,
     inspection,
     redrive,
     regions,
@@ -70,6 +71,7 @@ for module in (
     app.add_typer(module.commands)
 for name, group, summary in (
     ("inspect", inspection.group, "Show decoded objects of the storage."),
+    ("index", indexes.group, "Create, list and drop indexes of a table."),
     ("region", regions.group, "List, claim, seal and adopt regions."),
     ("registry", regions.registry, "Repair the registry."),
     ("config", tables.config, "Change a table's settings."),

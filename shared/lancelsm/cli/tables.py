@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from lancelsm.cli.arguments import Uri
+from lancelsm.cli.indexes import index_options
 from lancelsm.cli.session import Session, command, names, pairs
 
 if TYPE_CHECKING:
@@ -34,15 +35,20 @@ def init(  # noqa: PLR0917 - one for each option
                                        "share.")] = "default",
     settings: Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A setting of the table; "
                                                        "repeatable.")] = None,
+    index: Annotated[list[str] | None, typer.Option(metavar="COLUMN:KIND[:KEY=VALUE,...]", help="An index to create, "
+                                                    "such as vec:IVF_PQ:num_partitions=16; repeatable.")] = None,
     load: Annotated[bool, typer.Option("--load", help="Also load the rows of the file into the base.")] = False,
 ) -> None:  # fmt: skip
     """Create a table.
 
-    After a crash, the same command finishes the table. As JSON: {"table", "regions": n, "rows": n}.
+    After a crash, the same command finishes the table, but indexes need `index create`. As JSON: {"table",
+    "regions": n, "rows": n}.
     """
     chosen = pairs(settings, option="--set")
+    wanted = [_index(text) for text in index or []]
     from lancelsm.admin.create import create_table
     from lancelsm.cli.text import counted
+    from lancelsm.compaction.indexes import create_index
     from lancelsm.record.files import read_file
     from lancelsm.record.normalize import inferred
     from lancelsm.region.catalog import regions as list_regions
@@ -60,6 +66,8 @@ def init(  # noqa: PLR0917 - one for each option
             settings=chosen,
             storage_options=session.storage_options,
         )
+        for column, kind, options in wanted:
+            create_index(handle, column, kind=kind, options=options)
         location, number = handle.context.uri, len(list_regions(handle.context))
         loaded = handle.read_base().rows if load else 0
     session.show(
@@ -68,13 +76,22 @@ def init(  # noqa: PLR0917 - one for each option
     )
 
 
+def _index(text: str) -> tuple[str, str, dict[str, Any]]:
+    """Decode COLUMN:KIND[:KEY=VALUE,...]."""
+    column, _, rest = text.partition(":")
+    kind, _, options = rest.partition(":")
+    if not column or not kind:
+        raise typer.BadParameter(f"{text!r} is not COLUMN:KIND or COLUMN:KIND:KEY=VALUE,...", param_hint="--index")
+    return column, kind, index_options(pairs(options.split(",") if options else [], option="--index"))
+
+
 @command(commands, "status", example="lancelsm status orders --output json | jq '.regions[].wal_rows'")
 def status(session: Session, uri: Uri) -> None:
     """Show the head of every region, and how far the base lags behind.
 
     As JSON: {"table", "base_version", "regions": [{"region", "values", "epoch", "owner", "status", "next_position",
-    "generations", "merged_generation", "wal_rows", "wal_bytes"}]}. `generations` counts generations that are not in the
-    base yet, `wal_rows` rows that are not in a generation yet.
+    "generations", "merged_generation", "wal_rows", "wal_bytes"}], "indexes": [like `index list`]}. `generations` counts
+    generations that are not in the base yet, `wal_rows` rows that are not in a generation yet.
     """
     from dataclasses import asdict
 
@@ -89,7 +106,12 @@ def status(session: Session, uri: Uri) -> None:
     title = f"{found['table']}: base version {found['base_version']}, {counted(len(regions), 'region')}"
     lag = f"{counted(waiting[0], 'row')} to flush, {counted(waiting[1], 'generation')} to merge"
     columns = tuple(regions[0]) if regions else ("region",)
-    session.show(found, lambda: Group(title, lag, listing(regions, columns=columns)))
+    behind = [
+        f"Index {one['name']}: {counted(one['rows_without'], 'row')} searched without it"
+        for one in found["indexes"]
+        if one["rows_without"]
+    ]
+    session.show(found, lambda: Group(title, lag, *behind, listing(regions, columns=columns)))
 
 
 @command(commands, "describe", example="lancelsm describe orders")

@@ -24,18 +24,23 @@ from lancelsm.region import manifest as manifests
 from lancelsm.region.catalog import Region
 from lancelsm.region.compare_and_swap import commit, newest
 from lancelsm.region.head import LogTotals
-from lancelsm.region.manifest import FlushedGeneration, FlushedRange, Manifest, Superseded
+from lancelsm.region.manifest import FlushedGeneration, FlushedRange, GenerationIndexes, Manifest, Superseded
 from lancelsm.wal.entry import Entry
 from lancelsm.wal.replay import stored_rows, tail
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stored:
-    """A written generation: bytes of the rows in memory, setsum of the data files, setsum of the bloom filter."""
+    """A written generation: bytes of the rows in memory, setsum of the data files, setsum of the bloom filter.
+
+    `index_number` is the number of the wanted list of indexes that it was built for.
+    """
 
     bytes: int
     file_setsum: Setsum
     bloom_setsum: Setsum | None = None  # None: no bloom filter
+    index_number: int = 0
+    indexes: GenerationIndexes | None = None
 
 
 Write = Callable[[str, pa.Table, Setsum], Stored]
@@ -98,6 +103,7 @@ def flush(
     Raises:
         Corrupt: the tail is not what was committed, or rows were lost or changed while they were written. Nothing was
             committed.
+        IndexesChanged: an index was created meanwhile; write with the newest list of indexes.
         Contended, Ambiguous, Unavailable: for the same reasons as in `region.compare_and_swap.commit`. Retry: a
             committed flush is not repeated.
 
@@ -130,8 +136,13 @@ def flush(
             file_setsum=stored.file_setsum,
             bloom_setsum=stored.bloom_setsum,
         ),
+        indexes=stored.indexes,
     )
-    outcome = commit(region, lambda manifest: manifests.flushed(manifest, after=plan.after, built=built, at_end=totals))
+    number = stored.index_number
+    outcome = commit(
+        region,
+        lambda manifest: manifests.flushed(manifest, after=plan.after, built=built, at_end=totals, index_number=number),
+    )
     return None if isinstance(outcome, Superseded) else built
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
 import pyarrow as pa
@@ -12,12 +12,14 @@ from lancelsm.common.layout import Generation, Position, RegionId, generation_pa
 from lancelsm.common.setsum import Setsum
 from lancelsm.common.settings import Settings
 from lancelsm.compaction.flush import Stored, Write, flush
+from lancelsm.compaction.indexes import INDEXES, build_generation, extend, maintain_indexes, raise_number
 from lancelsm.compaction.inprocess import InProcess
 from lancelsm.compaction.merge import Merged, merge_generations
 from lancelsm.compaction.optimize import Optimized, optimize_base
 from lancelsm.compaction.plan import RegionPending, Sums
 from lancelsm.compaction.runner import TaskRunner
 from lancelsm.dataset.generation import check_generation, write_generation
+from lancelsm.dataset.indexes import wanted_list
 from lancelsm.errors import Corrupt, Invalid, error_context
 from lancelsm.objects.filesum import sum_files
 from lancelsm.region import head as heads
@@ -25,7 +27,7 @@ from lancelsm.region.catalog import Region, regions, select_regions, with_heads
 from lancelsm.region.compare_and_swap import newest
 from lancelsm.region.handle import TableHandle, check_base
 from lancelsm.region.lease import lease
-from lancelsm.region.manifest import Manifest
+from lancelsm.region.manifest import IndexesChanged, Manifest
 
 BASE = "base"  # the name of the lease that a process holds while it merges, optimizes, collects or drops the base
 Engine = Literal["auto", "inprocess", "spark"]
@@ -63,8 +65,8 @@ def flush_table(handle: TableHandle, *, region: str | None = None) -> list[Flush
         Corrupt: for the reasons of `compaction.flush.flush`; or the columns of the base differ from the table's.
         Contended, Ambiguous, Unavailable: for the reasons of `compaction.flush.flush`.
     """
-    write = _writing(handle)
     wanted = regions(handle.context) if region is None else select_regions(handle.context, region)
+    write = _writing(handle)  # guard: list of indexes is read after the regions
     made = handle.context.each(lambda one: _flush_log(handle, one, write), wanted)
     return [flushed for of_region in made for flushed in of_region]
 
@@ -93,14 +95,13 @@ def _flush_log(handle: TableHandle, region: Region, write: Write) -> list[Flushe
 
 def flush_region(handle: TableHandle, region: Region, *, write: Write | None = None) -> Flushed | None:
     """Write the start of one region's tail as a generation; see `compaction.flush.flush`."""
+    limits = {"rows_max": handle.settings.flush_rows, "bytes_max": handle.settings.flush_bytes}
     with error_context(**region.where):
-        built = flush(
-            region,
-            handle.config.schema,
-            write=write or _writing(handle),
-            rows_max=handle.settings.flush_rows,
-            bytes_max=handle.settings.flush_bytes,
-        )
+        try:
+            built = flush(region, handle.config.schema, write=write or _writing(handle), **limits)
+        except IndexesChanged as outdated:
+            raise_number(handle, outdated.required)
+            built = flush(region, handle.config.schema, write=_writing(handle), **limits)
     if built is None or built.folded is None:
         return None
     return Flushed(
@@ -141,19 +142,26 @@ def merge_table(handle: TableHandle, *, engine: Engine = "auto") -> Merged:
 
 
 def optimize_table(handle: TableHandle) -> Optimized:
-    """Update the base's indexes, and compact the base if that is due; see `compaction.optimize.optimize_base`.
+    """Maintain the indexes, and compact the base if that is due; see `compaction.optimize.optimize_base`.
+
+    The indexes of the base catch up, every listed generation gets those that it lacks, and then Lance's readers are
+    promised them (`compaction.indexes`). That needs no lease of the base, so it does not wait for a merge.
 
     Raises:
-        Contended: a merge or another optimize is running.
+        Contended: a merge or another optimize is running. The indexes may be up to date.
         Unavailable: the store did not answer.
     """
+    with lease(handle.context, INDEXES):
+        indexed = maintain_indexes(handle)
+        indexed |= extend(handle)
     with lease(handle.context, BASE):
-        return optimize_base(
+        done = optimize_base(
             uri=handle.context.uri,
             small_fragments=handle.settings.optimize_small_fragments,
             deleted_share=handle.settings.optimize_deleted_percent / 100,
             storage_options=handle.storage_options,
         )
+    return replace(done, indexes_extended=done.indexes_extended or indexed)
 
 
 def _writing(handle: TableHandle) -> Write:
@@ -161,6 +169,7 @@ def _writing(handle: TableHandle) -> Write:
     schema, options = handle.config.schema, handle.storage_options
     base = handle.read_base()
     check_base(base, handle.config)
+    indexes = wanted_list(base)
     if base.schema != schema:
         raise Corrupt(
             "the columns of the base differ from the table's configuration",
@@ -178,7 +187,13 @@ def _writing(handle: TableHandle) -> Write:
         # Sum the files before reading the rows: a change in between must not count as written.
         summed = sum_files(handle.context.objects, key)
         check_generation(uri=uri, schema=schema, rows=rows.num_rows, setsum=setsum, storage_options=options)
-        return Stored(bytes=built.in_memory_bytes, file_setsum=summed.setsum, bloom_setsum=built.bloom_setsum)
+        return Stored(
+            bytes=built.in_memory_bytes,
+            file_setsum=summed.setsum,
+            bloom_setsum=built.bloom_setsum,
+            index_number=indexes.number,
+            indexes=build_generation(handle, key, indexes),
+        )
 
     return write
 

@@ -48,6 +48,30 @@ def read_markers(*, objects: ObjectStore, version: int) -> Markers | None:
         Corrupt: the manifest is missing or can't be decoded.
         Unavailable: the store did not answer.
     """
+    details = read_details(objects=objects, version=version)
+    if details is None:
+        return None
+    return Markers(
+        merged=_by_region(details.message.compacted_sstables),
+        caught_up={
+            progress.index_name: _by_region(progress.caught_up_generations)
+            for progress in details.message.index_catchup
+        },
+        maintained=None if details.message.maintain_all_indexes else frozenset(details.message.maintained_indexes),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredDetails:
+    """The MemWAL index of one version of the base: its UUID and its details."""
+
+    uuid: str
+    dataset_version: int
+    message: table_pb2.MemWalIndexDetails
+
+
+def read_details(*, objects: ObjectStore, version: int) -> StoredDetails | None:
+    """Read the MemWAL index of one version of the base; None if there is none. Raises like `read_markers`."""
     # In newer tables names of manifests count down, so that the newest is listed first; in older ones they count up.
     names = (f"_versions/{_LAST_VERSION - version:020}.manifest", f"_versions/{version}.manifest")
     for name in names:
@@ -111,7 +135,7 @@ def _plain(columns: pa.Schema) -> pa.Schema:
     return pa.schema([column.remove_metadata() for column in columns])
 
 
-def _decoded(body: bytes) -> Markers | None:
+def _decoded(body: bytes) -> StoredDetails | None:
     (position,) = struct.unpack("<q", body[-_FOOTER:-8])
     manifest = table_pb2.Manifest.FromString(_message(body, position))
     if not manifest.HasField("index_section"):
@@ -119,14 +143,10 @@ def _decoded(body: bytes) -> Markers | None:
     section = table_pb2.IndexSection.FromString(_message(body, manifest.index_section))
     for index in section.indices:
         if index.name == MEM_WAL_INDEX:
-            details = table_pb2.MemWalIndexDetails.FromString(index.index_details.value)
-            return Markers(
-                merged=_by_region(details.compacted_sstables),
-                caught_up={
-                    progress.index_name: _by_region(progress.caught_up_generations)
-                    for progress in details.index_catchup
-                },
-                maintained=None if details.maintain_all_indexes else frozenset(details.maintained_indexes),
+            return StoredDetails(
+                uuid=str(uuid.UUID(bytes=index.uuid.uuid)),
+                dataset_version=index.dataset_version,
+                message=table_pb2.MemWalIndexDetails.FromString(index.index_details.value),
             )
     return None
 

@@ -1,21 +1,34 @@
-"""Compute the sum over the files from which the rows of a generation are read.
+"""Compute the sums over the files of a generation: those from which its rows are read, and those of its indexes.
 
-The sum covers the version files, which list the files of the generation, the data files and the deletion files. It does
-not cover the key index and the bloom filter, which contain no rows, nor Lance's version hint and transaction files,
-which are not read, since generations are opened by version. Each file is one item: its path below the directory of the
-generation, a zero byte, and its bytes. So the sum detects files that were changed, truncated, deleted, moved or added.
+The sum of the rows covers the version files, which list the files of the generation, the data files and the deletion
+files. It does not cover the key index and the bloom filter, which contain no rows, nor Lance's version hint and
+transaction files, which are not read, since generations are opened by version. Each file is one item: its path below
+the directory of the generation, a zero byte, and its bytes. So the sum detects files that were changed, truncated,
+deleted, moved or added.
+
+An index is a new Lance version of the directory, perhaps long after the flush. Its version file and the files of the
+index belong to a sum of their own, so the sum of the rows never changes. A version file lists indexes or it does not:
+that decides to which sum it belongs.
 """
 
 from __future__ import annotations
 
+import struct
 from dataclasses import dataclass
+from uuid import UUID
+
+from google.protobuf.message import DecodeError
 
 from lancelsm.common.setsum import Setsum
 from lancelsm.errors import Corrupt
+from lancelsm.generated.lance import table_pb2
 from lancelsm.objects import Listed, ObjectStore
 
 _VERSIONS, _VERSION = "_versions/", ".manifest"
 _ROWS = ("data/", "_deletions/")
+_INDICES = "_indices/"
+_FOOTER = 16  # position of the manifest, format version, magic
+_LAST_VERSION = (1 << 64) - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,7 +44,7 @@ class FileSums:
 
 
 def sum_files(objects: ObjectStore, key: str) -> FileSums:
-    """Read and sum the files of a generation, one after the other. Each file is read into memory as a whole.
+    """Read and sum the files of a generation that hold its rows, one after the other, each into memory as a whole.
 
     Args:
         objects: the object store of the table.
@@ -43,11 +56,71 @@ def sum_files(objects: ObjectStore, key: str) -> FileSums:
     total, files = Setsum.ZERO, []
     for listed in objects.list(f"{key}/"):
         path = listed.key.removeprefix(f"{key}/")
-        if not _is_summed(path) or (found := objects.get(listed.key)) is None:
+        if not (path.startswith(_ROWS) or _is_version(path)) or (found := objects.get(listed.key)) is None:
+            continue
+        if _is_version(path) and lists_indexes(found.body):
             continue
         total += Setsum.of_item(path.encode() + b"\0", found.body)
         files.append(Listed(key=path, size=len(found.body)))
     return FileSums(setsum=total, files=tuple(files))
+
+
+def sum_indexes(objects: ObjectStore, key: str, *, version: int) -> FileSums:
+    """Read and sum the files of the indexes of a generation, and the version file that lists them.
+
+    Args:
+        objects, key: see `sum_files`.
+        version: the Lance version of the directory.
+
+    Raises:
+        Corrupt: the version file is missing or can't be decoded.
+        Unavailable: the store did not answer.
+    """
+    names = (f"{_VERSIONS}{_LAST_VERSION - version:020}{_VERSION}", f"{_VERSIONS}{version}{_VERSION}")
+    for name in names:
+        if (found := objects.get(f"{key}/{name}")) is not None:
+            break
+    else:
+        raise Corrupt(
+            f"version {version} of a generation, which has its indexes, is missing", object=f"{key}/{names[0]}"
+        )
+    total = Setsum.of_item(name.encode() + b"\0", found.body)
+    files = [Listed(key=name, size=len(found.body))]
+    try:
+        section = _index_section(found.body)
+    except (struct.error, DecodeError, ValueError) as cause:
+        raise Corrupt("a version file of a generation can't be read", object=f"{key}/{name}") from cause
+    for one in section.indices:
+        for listed in objects.list(f"{key}/{_INDICES}{UUID(bytes=one.uuid.uuid)}/"):
+            path = listed.key.removeprefix(f"{key}/")
+            if (file := objects.get(listed.key)) is not None:
+                total += Setsum.of_item(path.encode() + b"\0", file.body)
+                files.append(Listed(key=path, size=len(file.body)))
+    return FileSums(setsum=total, files=tuple(files))
+
+
+def lists_indexes(version_file: bytes) -> bool:
+    """Return whether a version file of Lance lists indexes; False if it can't be decoded."""
+    try:
+        return bool(_index_section(version_file).indices)
+    except (struct.error, DecodeError, ValueError):
+        return False
+
+
+def _index_section(version_file: bytes) -> table_pb2.IndexSection:
+    (position,) = struct.unpack("<q", version_file[-_FOOTER:-8])
+    manifest = table_pb2.Manifest.FromString(_message(version_file, position))
+    if not manifest.HasField("index_section"):
+        return table_pb2.IndexSection()
+    return table_pb2.IndexSection.FromString(_message(version_file, manifest.index_section))
+
+
+def _message(body: bytes, position: int) -> bytes:
+    """Return the length-prefixed message at `position`."""
+    if position < 0:
+        raise ValueError(f"position {position}")
+    (length,) = struct.unpack_from("<I", body, position)
+    return body[position + 4 : position + 4 + length]
 
 
 def check_files(objects: ObjectStore, key: str, expected: Setsum) -> None:
@@ -66,5 +139,5 @@ def check_files(objects: ObjectStore, key: str, expected: Setsum) -> None:
         )
 
 
-def _is_summed(path: str) -> bool:
-    return path.startswith(_ROWS) or (path.startswith(_VERSIONS) and path.endswith(_VERSION))
+def _is_version(path: str) -> bool:
+    return path.startswith(_VERSIONS) and path.endswith(_VERSION)

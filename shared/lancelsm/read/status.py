@@ -8,6 +8,7 @@ from typing import Any
 
 from lancelsm.common.layout import Generation, RegionId
 from lancelsm.dataset.base_table import BaseTable
+from lancelsm.read.index_status import IndexStatus, read_index_statuses
 from lancelsm.region.catalog import Region, regions, with_heads
 from lancelsm.region.compare_and_swap import newest
 from lancelsm.region.handle import TableHandle
@@ -40,6 +41,7 @@ class TableStatus:
     table: str
     base_version: int
     regions: tuple[RegionStatus, ...]
+    indexes: tuple[IndexStatus, ...] = ()
 
 
 def read_status(handle: TableHandle) -> TableStatus:
@@ -60,6 +62,7 @@ def read_status(handle: TableHandle) -> TableStatus:
             _region_status(region, head, manifest, base, handle.config.regions)
             for (region, _), (head, manifest) in zip(heads, named, strict=True)
         ),
+        indexes=tuple(read_index_statuses(base, [manifest for _, manifest in named], objects=context.objects)),
     )
 
 

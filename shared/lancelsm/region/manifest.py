@@ -25,11 +25,12 @@ from lancelsm.common.layout import (
     is_round_list,
 )
 from lancelsm.common.setsum import Setsum
-from lancelsm.errors import Corrupt
+from lancelsm.errors import Contended, Corrupt
 from lancelsm.generated.lancelsm.v1 import manifest_pb2 as pb
 from lancelsm.region.head import LogTotals
 
-FORMAT = 2
+FORMAT = 3  # of a manifest with indexes: earlier releases flush without them
+_WITHOUT_INDEXES = 2
 _NO_POSITION = Position(0)  # before the first entry
 _FIRST_POSITION = Position(1)
 _FIRST_GENERATION = Generation(1)
@@ -43,6 +44,7 @@ _NEVER_DECREASE = (
     "wal_rows",
     "wal_bytes",
     "collector_round",
+    "index_number",
 )
 
 
@@ -59,6 +61,18 @@ class FlushedRange:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class GenerationIndexes:
+    """The indexes of a generation: it has every index of the wanted list with this number.
+
+    `version` is the Lance version of its directory that has them, `setsum` the sum of their files.
+    """
+
+    number: int
+    version: int
+    setsum: Setsum
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FlushedGeneration:
     """One generation in a manifest. `folded` is None if Lance's own writer flushed it."""
 
@@ -67,6 +81,7 @@ class FlushedGeneration:
     rows: int | None  # as stored, tombstones included
     bytes: int | None
     folded: FlushedRange | None = None
+    indexes: GenerationIndexes | None = None  # None: it has no index that readers may rely on
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,6 +117,7 @@ class Manifest:
     collector_setsum: Setsum = field(default_factory=Setsum)
     collector_committed: float = 0.0
     last_seen: Position = _NO_POSITION  # end of the log when this was written; a hint for Lance's writers
+    index_number: int = 0  # the lowest number of the wanted list of indexes that a flush may build for
 
     @property
     def totals(self) -> LogTotals:
@@ -127,8 +143,14 @@ class Superseded:
     why: str
 
 
+class IndexesChanged(Contended):
+    """An index was created while a generation was written without it. Nothing was committed: flush again."""
+
+    required = 0  # the number of the list that the manifest requires
+
+
 def flushed(
-    manifest: Manifest, *, after: Position, built: FlushedGeneration, at_end: LogTotals
+    manifest: Manifest, *, after: Position, built: FlushedGeneration, at_end: LogTotals, index_number: int = 0
 ) -> Manifest | Superseded:
     """Add a flushed generation to the manifest.
 
@@ -136,10 +158,14 @@ def flushed(
         after: the replay point from which the flush was planned.
         built: the new generation.
         at_end: the totals of the log up to the last position of the generation.
+        index_number: the number of the wanted list of indexes that the generation was built for.
 
     Returns:
         The next manifest; the same manifest if it already lists the path of the generation; `Superseded` if another
         flush took the range or the number.
+
+    Raises:
+        IndexesChanged: the manifest requires a later list of indexes.
     """
     if any(g.path == built.path for g in manifest.generations):
         return manifest
@@ -150,6 +176,15 @@ def flushed(
         )
     if built.folded is None:
         raise ValueError("a flushed generation needs its range of entries")
+    if index_number < manifest.index_number:  # guard: flush builds every index of the list in the head
+        outdated = IndexesChanged(
+            f"an index was created while the generation was written: it was built for list {index_number}, but the "
+            f"manifest requires list {manifest.index_number}",
+            remedy="Flush again",
+            region=manifest.region,
+        )
+        outdated.required = manifest.index_number
+        raise outdated
     return replace(
         manifest,
         replay_after=built.folded.last,
@@ -161,7 +196,28 @@ def flushed(
         wal_bytes=at_end.wal_bytes,
         applied_sequences=at_end.applied_sequences,
         replay_epoch=at_end.epoch,
+        index_number=index_number,
     )
+
+
+def requiring_indexes(manifest: Manifest, number: int) -> Manifest:
+    """Refuse flushes that were built for an earlier list of indexes than this one."""
+    return manifest if manifest.index_number >= number else replace(manifest, index_number=number)
+
+
+def with_indexes(manifest: Manifest, *, path: str, indexes: GenerationIndexes) -> Manifest | Superseded:
+    """Record the indexes of a listed generation, which were built after its flush."""
+    if not any(g.path == path for g in manifest.generations):
+        return Superseded(why=f"generation {path} was collected")
+    changed = tuple(
+        replace(g, indexes=indexes) if g.path == path and _number(g) < indexes.number else g
+        for g in manifest.generations
+    )
+    return manifest if changed == manifest.generations else replace(manifest, generations=changed)
+
+
+def _number(generation: FlushedGeneration) -> int:
+    return 0 if generation.indexes is None else generation.indexes.number
 
 
 def with_epoch(manifest: Manifest, *, epoch: Epoch, last_seen: Position) -> Manifest:
@@ -278,9 +334,16 @@ def _step_violations(old: Manifest, new: Manifest) -> list[str]:
     broken += [
         f"generation {g.generation} was changed or is missing"
         for g in old.generations
-        if g.generation >= oldest and kept.get(g.generation) != g
+        if g.generation >= oldest and not _same_rows(g, kept.get(g.generation))
     ]
     return broken
+
+
+def _same_rows(old: FlushedGeneration, new: FlushedGeneration | None) -> bool:
+    """Return whether a generation is the same, apart from indexes of a later list."""
+    if new is None or replace(new, indexes=old.indexes) != old:
+        return False
+    return new.indexes == old.indexes or _number(new) > _number(old)
 
 
 def encode(manifest: Manifest) -> bytes:
@@ -296,7 +359,7 @@ def encode(manifest: Manifest) -> bytes:
         shard_id=pb.Uuid(uuid=uuid.UUID(manifest.region).bytes),
         field_entries=[pb.FieldEntry(field_id=name, value=value) for name, value in manifest.values],
         status=pb.SEALED if manifest.sealed else pb.ACTIVE,
-        format=FORMAT,
+        format=FORMAT if manifest.index_number else _WITHOUT_INDEXES,
         first_position=manifest.first_position,
         entry_setsum=manifest.entry_setsum.digest(),
         wal_rows=manifest.wal_rows,
@@ -309,6 +372,7 @@ def encode(manifest: Manifest) -> bytes:
         collector_setsum=manifest.collector_setsum.digest(),
         collector_committed=manifest.collector_committed,
         replay_epoch=manifest.replay_epoch,
+        index_number=manifest.index_number,
     )
     return message.SerializeToString(deterministic=True)
 
@@ -369,6 +433,7 @@ def _manifest_value(message: pb.Manifest) -> Manifest:
         collector_setsum=_sum(message.collector_setsum),
         collector_committed=message.collector_committed,
         replay_epoch=Epoch(message.replay_epoch),
+        index_number=message.index_number,
     )
 
 
@@ -382,6 +447,9 @@ def _generation_message(g: FlushedGeneration) -> pb.FlushedGeneration:
             message.file_setsum = g.folded.file_setsum.digest()
         if g.folded.bloom_setsum is not None:
             message.bloom_setsum = g.folded.bloom_setsum.digest()
+    if g.indexes is not None:
+        message.index_number, message.index_version = g.indexes.number, g.indexes.version
+        message.index_setsum = g.indexes.setsum.digest()
     return message
 
 
@@ -402,6 +470,11 @@ def _generation_value(message: pb.FlushedGeneration) -> FlushedGeneration:
         rows=message.physical_rows if message.HasField("physical_rows") else None,
         bytes=message.in_memory_bytes if message.HasField("in_memory_bytes") else None,
         folded=folded,
+        indexes=GenerationIndexes(
+            number=message.index_number, version=message.index_version, setsum=_sum(message.index_setsum)
+        )
+        if message.index_number
+        else None,
     )
 
 

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 
 from lancelsm.common.layout import generation_path
 from lancelsm.dataset.scrub_reads import BLOOM, PK_INDEX, Examined, examine_generation
-from lancelsm.objects.filesum import sum_files
+from lancelsm.errors import Corrupt
+from lancelsm.objects.filesum import sum_files, sum_indexes
 from lancelsm.region.catalog import Region
 from lancelsm.region.handle import TableHandle
 from lancelsm.region.manifest import FlushedGeneration
@@ -64,6 +65,14 @@ class GenerationScrub:
         wanted = generation.folded.file_setsum if generation.folded else None
         if wanted is not None and (found := sum_files(self.region.context.objects, directory)).setsum != wanted:
             yield f"its files are not those that were flushed; now there are {found}"
+        if (indexes := generation.indexes) is not None:
+            try:
+                found = sum_indexes(self.region.context.objects, directory, version=indexes.version)
+            except Corrupt as error:
+                yield error.message
+                return
+            if found.setsum != indexes.setsum:
+                yield f"the files of its indexes are not those that were built; now there are {found}"
 
     def _rows(self, generation: FlushedGeneration, found: Examined) -> Iterable[str]:
         if generation.folded is not None:

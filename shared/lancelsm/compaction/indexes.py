@@ -1,0 +1,301 @@
+"""Create, drop and maintain the indexes of a table.
+
+An index is built on the base, then for every generation; only then the details of the MemWAL index promise it to
+Lance's readers. The order of a creation:
+
+1. the promise no longer says that every index of the base is in the generations;
+2. the index is built on the base;
+3. the wanted list with a higher number is committed to the base, then every head requires this number. From now on no
+   flush can commit that read an older list;
+4. every listed generation without the index gets it;
+5. the promise names the index, if the list is still the same.
+
+A region that is created later needs no number: a flush reads the list after it has seen the region, and the region did
+not exist when the heads were listed. A drop goes the other way: the list marks the index, then the promise leaves it
+out, then the base drops it, then the list.
+
+`maintain_indexes` takes each of these steps from what it finds, so it finishes what a crash interrupted, and mends a
+table whose indexes another tool created. The lease only saves work. Model: tests/model/index_promise.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from lancelsm.common.layout import generation_path
+from lancelsm.dataset import indexes as stored
+from lancelsm.dataset.base_table import BaseTable
+from lancelsm.dataset.generation_indexes import index_generation
+from lancelsm.dataset.indexes import IndexState, Promise, WantedIndex, WantedList
+from lancelsm.dataset.optimize import extend_indexes
+from lancelsm.errors import Contended, Invalid, error_context
+from lancelsm.objects.filesum import sum_indexes
+from lancelsm.read.index_status import SEARCHED_BY_LANCE, IndexStatus, is_indexed, read_index_statuses
+from lancelsm.region import manifest as manifests
+from lancelsm.region.catalog import Region, regions, with_heads
+from lancelsm.region.compare_and_swap import commit, newest
+from lancelsm.region.handle import TableHandle
+from lancelsm.region.lease import lease
+from lancelsm.region.manifest import GenerationIndexes, Manifest
+from lancelsm.wal.claim import create_region
+
+INDEXES = "indexes"  # the name of the lease
+_ATTEMPTS = 8
+
+
+def create_index(
+    handle: TableHandle,
+    column: str,
+    *,
+    kind: str,
+    name: str | None = None,
+    replace_existing: bool = False,
+    options: Mapping[str, Any] | None = None,
+) -> IndexStatus:
+    """Create an index on the base and on every generation; see `Table.create_index`."""
+    with error_context(table=handle.context.uri), lease(handle.context, INDEXES):
+        _promise(handle, lambda found: replace(found, every=False))
+        if replace_existing and name is not None:
+            _leave(handle, name, IndexState.LEAVING)
+            _finish_leaving(handle)
+        base = handle.read_base()
+        made = stored.build_index(
+            base, column=column, kind=kind, name=name, replace_existing=replace_existing, options=options or {}
+        )
+        _maintain(handle)
+        for found in index_statuses(handle):
+            if found.name == made:
+                return found
+    raise Contended("the index was dropped meanwhile", remedy="Create it again", table=handle.context.uri, field=made)
+
+
+def drop_index(handle: TableHandle, name: str) -> None:
+    """Drop an index of the base, and build it no longer; see `Table.drop_index`."""
+    with error_context(table=handle.context.uri), lease(handle.context, INDEXES):
+        base = handle.read_base()
+        known = {one.name for one in stored.base_indexes(base)} | {one.name for one in stored.wanted_list(base).indexes}
+        if name not in known:
+            raise Invalid(
+                f"the table has no index {name!r}",
+                remedy=f"It has {', '.join(sorted(known)) or 'none'}",
+                field="name",
+            )
+        if not _leave(handle, name, IndexState.DROPPING):
+            stored.drop_base_index(handle.read_base(), name)
+        _maintain(handle)
+
+
+def maintain_indexes(handle: TableHandle) -> bool:
+    """Bring list, heads, generations and promise to the indexes that the base has. Return whether anything changed.
+
+    The caller holds the lease `INDEXES`.
+
+    Raises:
+        Contended: other processes kept changing the base. What was done stays; run it again.
+        Corrupt, Unavailable: the base, a head or a generation could not be read.
+    """
+    return _maintain(handle)
+
+
+def extend(handle: TableHandle) -> bool:
+    """Let the indexes of the base cover all its rows. Return whether the base changed; retries after a conflict."""
+    for _ in range(_ATTEMPTS):
+        with suppress(Contended):
+            return extend_indexes(handle.read_base())
+    raise _contended()
+
+
+def index_statuses(handle: TableHandle) -> list[IndexStatus]:
+    """List the indexes of a table: heads and manifests first, then the base."""
+    manifests_read = [manifest for _, manifest in _manifests(handle)]
+    return read_index_statuses(handle.read_base(), manifests_read, objects=handle.context.objects)
+
+
+def raise_number(handle: TableHandle, least: int) -> None:
+    """Raise the number of the wanted list above `least` if it is below. A base that was restored has an old number."""
+    for _ in range(_ATTEMPTS):
+        base = handle.read_base()
+        wanted = stored.wanted_list(base)
+        if wanted.number >= least or stored.write_wanted(base, replace(wanted, number=least + 1)):
+            return
+    raise _contended()
+
+
+def _maintain(handle: TableHandle) -> bool:
+    changed = _finish_leaving(handle)
+    for _ in range(_ATTEMPTS):
+        base = handle.read_base()
+        wanted = stored.wanted_list(base)
+        desired = _desired(base, wanted)
+        if gone := [one for one in wanted.indexes if not any(one.same_files(other) for other in desired)]:
+            changed = True
+            for one in gone:
+                _leave(handle, one.name, IndexState.LEAVING)
+            _finish_leaving(handle)
+            continue
+        number = max([wanted.number, *_required_numbers(handle)]) if desired or wanted.number else 0
+        if new := [one for one in desired if one not in wanted.indexes]:
+            changed = True
+            stored.write_wanted(
+                base, WantedList(number=number + 1, indexes=tuple(sorted([*wanted.indexes, *new], key=_name)))
+            )
+            continue
+        if number > wanted.number:
+            stored.write_wanted(base, replace(wanted, number=number + 1))
+            continue
+        if wanted.indexes:
+            _require(handle, wanted.number)
+            complete, built = _index_generations(handle, wanted)
+            changed |= built
+            if not complete:
+                return changed
+        if (done := _keep_promise(handle, wanted)) is not None:
+            return changed or done
+    raise _contended()
+
+
+def _name(index: WantedIndex) -> str:
+    return index.name
+
+
+def _desired(base: BaseTable, wanted: WantedList) -> list[WantedIndex]:
+    """Return what generations need for the indexes of the base."""
+    dropping = {one.name for one in wanted.indexes if one.state is IndexState.DROPPING}
+    found = [index.in_generations for index in stored.base_indexes(base) if index.name not in dropping]
+    return [one for one in found if one is not None]
+
+
+def _required_numbers(handle: TableHandle) -> list[int]:
+    return [manifest.index_number for _, manifest in _manifests(handle)]
+
+
+def _manifests(handle: TableHandle) -> list[tuple[Region, Manifest]]:
+    context = handle.context
+    found = with_heads(context, regions(context))
+    named = context.each(lambda pair: newest(*pair)[1], found)
+    return [(region, manifest) for (region, _), manifest in zip(found, named, strict=True)]
+
+
+def _require(handle: TableHandle, number: int) -> None:
+    """Let every head refuse flushes of an older list. The list is committed before the regions are listed."""
+    context = handle.context
+
+    require_list = partial(manifests.requiring_indexes, number=number)
+
+    def require(region: Region) -> None:
+        if region.find_head() is None:  # guard: region without a head is created before its flushes are refused
+            create_region(context, spec_id=region.spec_id, values=region.values, owner=handle.config.owner)
+        if region.find_head() is not None:
+            commit(region, require_list)  # guard: heads require the list
+
+    context.each(require, regions(context))
+
+
+def _index_generations(handle: TableHandle, wanted: WantedList) -> tuple[bool, bool]:
+    """Index every listed generation that lacks an index. Return whether all have them, and whether any was indexed."""
+    complete, built = True, False
+    for region, manifest in _manifests(handle):
+        for generation in manifest.generations:
+            if is_indexed(generation, wanted):
+                continue
+            indexes = build_generation(handle, generation_path(region.id, generation.path), wanted)
+            if indexes is None:
+                complete = False
+                continue
+            built = True
+            commit(region, _recording(generation.path, indexes))  # superseded: the generation was collected
+    return complete, built
+
+
+def _recording(path: str, indexes: GenerationIndexes) -> Callable[[Manifest], Manifest | manifests.Superseded]:
+    return lambda manifest: manifests.with_indexes(manifest, path=path, indexes=indexes)
+
+
+def build_generation(handle: TableHandle, key: str, wanted: WantedList) -> GenerationIndexes | None:
+    """Build the wanted indexes of the generation at a key; None if Lance can't build one of them.
+
+    Searches read the rows of such a generation without an index. Its rows are never refused for that.
+    """
+    if not wanted.indexes:
+        return None
+    done = index_generation(
+        uri=f"{handle.context.uri}/{key}", wanted=wanted.indexes, storage_options=handle.storage_options
+    )
+    if done.failed:
+        return None
+    summed = sum_indexes(handle.context.objects, key, version=done.version)
+    return GenerationIndexes(number=wanted.number, version=done.version, setsum=summed.setsum)
+
+
+def _leave(handle: TableHandle, name: str, state: IndexState) -> bool:
+    """Mark an index in the list, so that no promise names it any more. Return False if the list lacks it."""
+    for _ in range(_ATTEMPTS):
+        base = handle.read_base()
+        wanted = stored.wanted_list(base)
+        found = next((one for one in wanted.indexes if one.name == name), None)
+        if found is None:
+            return False
+        if found.state in {state, IndexState.DROPPING}:
+            return True
+        marked = tuple(replace(one, state=state) if one.name == name else one for one in wanted.indexes)
+        if stored.write_wanted(base, replace(wanted, indexes=marked)):
+            return True
+    raise _contended()
+
+
+def _finish_leaving(handle: TableHandle) -> bool:
+    """Remove marked indexes: from the promise, then from the base if they are dropped, then from the list."""
+    for _ in range(_ATTEMPTS):
+        base = handle.read_base()
+        wanted = stored.wanted_list(base)
+        marked = {one.name: one.state for one in wanted.indexes if one.state is not IndexState.WANTED}
+        if not marked:
+            return False
+        _promise(handle, _without(frozenset(marked)))
+        for name, state in marked.items():
+            if state is IndexState.DROPPING:
+                stored.drop_base_index(handle.read_base(), name)
+        base = handle.read_base()
+        now = stored.wanted_list(base)
+        kept = tuple(one for one in now.indexes if marked.get(one.name) is not one.state)
+        if stored.write_wanted(base, replace(now, indexes=kept)):
+            return True
+    raise _contended()
+
+
+def _without(names: frozenset[str]) -> Callable[[Promise], Promise]:
+    return lambda found: replace(found, names=tuple(one for one in found.names if one not in names), every=False)
+
+
+def _promise(handle: TableHandle, change: Callable[[Promise], Promise]) -> None:
+    """Commit another promise, unless it is the same."""
+    for _ in range(_ATTEMPTS):
+        base = handle.read_base()
+        found = stored.read_promise(objects=handle.context.objects, version=base.version)
+        if found is None or change(found) == found:
+            return
+        if stored.write_promise(base, change(found), objects=handle.context.objects):
+            return
+    raise _contended()
+
+
+def _keep_promise(handle: TableHandle, wanted: WantedList) -> bool | None:
+    """Promise the indexes of a list that every generation has. None if the list or the base changed meanwhile."""
+    base = handle.read_base()
+    if stored.wanted_list(base) != wanted:  # guard: promise is of the list that was built
+        return None
+    found = stored.read_promise(objects=handle.context.objects, version=base.version)
+    names = wanted.promised
+    searched = {index.name for index in stored.base_indexes(base) if index.kind.startswith(SEARCHED_BY_LANCE)}
+    promise = Promise(names=names, every=searched <= set(names))
+    if found is None or found == promise:
+        return False
+    return True if stored.write_promise(base, promise, objects=handle.context.objects) else None
+
+
+def _contended() -> Contended:
+    return Contended("other processes kept changing the base", remedy="Run it again: it continues where it stopped")

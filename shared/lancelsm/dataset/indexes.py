@@ -1,0 +1,356 @@
+"""The indexes of a base: build, list and drop them, and what the base records about them.
+
+Three records belong together:
+
+* the indexes of the base themselves, which Lance keeps;
+* the **wanted list** in the schema metadata: what every flush builds for its generation. A number, raised with each new
+  index, lets the head of a region refuse a flush that read an older list;
+* the **promise** in the details of the MemWAL index: indexes that every listed generation has. Lance's planner and
+  LanceDB rely on it.
+
+Lance refuses a commit of the promise if another commit changed the list or the promise since the version that was read
+(`CreateIndex` against `Merge`, and against `CreateIndex` of the same name). So a promise is always one of the list of
+its version. `compaction.indexes` keeps the order of the commits. Model: tests/model/index_promise.py.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import Any, cast
+
+import lance
+from lance.dataset import Index
+
+from lancelsm.common.json_text import parse_json
+from lancelsm.dataset import base_rows
+from lancelsm.dataset.base_rows import Base, CommittedVersion
+from lancelsm.dataset.base_table import MEM_WAL_INDEX, BaseTable, open_dataset
+from lancelsm.dataset.durable import make_durable
+from lancelsm.dataset.merged_generations import read_details
+from lancelsm.dataset.native import native_errors, read_errors
+from lancelsm.errors import Contended, Corrupt, Invalid
+from lancelsm.objects import ObjectStore
+
+WANTED = "lancelsm.indexes"
+KEY_INDEX = "lancelsm_key"  # an index of our own on the key; readers of generations do not need it
+
+_VECTOR = "IVF_"
+_TEXT = ("INVERTED", "FTS")
+_INVERTED, _BTREE = "INVERTED", "BTREE"
+_DETAILS = "/lance.table.MemWalIndexDetails"
+_LANCE_PREFIX = "__"
+
+
+class IndexState(StrEnum):
+    WANTED = "wanted"
+    LEAVING = "leaving"
+    DROPPING = "dropping"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WantedIndex:
+    """An index that every generation has, besides the base.
+
+    `options` are those of Lance for an index of this kind in a generation. An index that leaves the list is still
+    built, but no longer promised; `DROPPING`: its index of the base is then dropped too.
+    """
+
+    name: str
+    column: str
+    kind: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+    state: IndexState = IndexState.WANTED
+
+    def same_files(self, other: WantedIndex) -> bool:
+        """Return whether an index that was built for `other` serves this one."""
+        return replace(other, state=self.state) == self
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WantedList:
+    """The indexes that every flush builds, and the number of the list. A base without a list has number 0."""
+
+    number: int = 0
+    indexes: tuple[WantedIndex, ...] = ()
+
+    @property
+    def promised(self) -> tuple[str, ...]:
+        """The names that may be promised once every listed generation has them."""
+        return tuple(sorted(index.name for index in self.indexes if index.state is IndexState.WANTED))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BaseIndex:
+    """An index of the base. `rows` counts the rows of the base that it covers."""
+
+    name: str
+    columns: tuple[str, ...]
+    kind: str
+    rows: int
+    details: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def metric(self) -> str | None:
+        """The metric of a vector index; None for another one."""
+        found = self.details.get("metric_type")
+        return None if found is None else str(found).lower()
+
+    @property
+    def in_generations(self) -> WantedIndex | None:
+        """Return how a generation is indexed for searches with this index; None if they need no index there."""
+        if len(self.columns) != 1 or self.name == KEY_INDEX:
+            return None
+        kind, options = generation_index(self.kind, self.metric, self.details)
+        if kind is None:
+            return None
+        return WantedIndex(name=self.name, column=self.columns[0], kind=kind, options=options)
+
+
+def generation_index(kind: str, metric: str | None, details: Mapping[str, Any]) -> tuple[str | None, Mapping[str, Any]]:
+    """Return kind and options of the index in a generation, by those of the base; (None, {}) if it needs none.
+
+    IVF_SQ serves float vectors under an index of any kind: it is built in a fraction of the time that HNSW takes. A
+    text index has the same tokenizer as the base. Other scalar indexes only make exact searches faster.
+    """
+    if kind.startswith(_VECTOR):
+        return ("IVF_FLAT" if metric == "hamming" else "IVF_SQ"), {"metric": metric or "l2", "num_partitions": 1}
+    if kind == _INVERTED:
+        known = {name: value for name, value in details.items() if name in _TEXT_OPTIONS and value is not None}
+        return _INVERTED, known
+    return (_BTREE, {}) if kind == _BTREE else (None, {})
+
+
+_TEXT_OPTIONS = frozenset(
+    {
+        "base_tokenizer",
+        "language",
+        "with_position",
+        "max_token_length",
+        "lower_case",
+        "stem",
+        "remove_stop_words",
+        "custom_stop_words",
+        "ascii_folding",
+        "min_ngram_length",
+        "max_ngram_length",
+        "prefix_only",
+    }
+)
+
+
+def base_indexes(base: BaseTable) -> list[BaseIndex]:
+    """List the indexes over rows of this version, by name. Raises `Corrupt` or `Unavailable` like `open_base`."""
+    with read_errors("the base's indexes can't be read", table=base.uri):
+        found = [
+            BaseIndex(
+                name=one.name,
+                columns=tuple(one.field_names),
+                kind=index_kind(one.index_type),
+                rows=one.num_rows_indexed,
+                details=dict(one.details or {}),
+            )
+            for one in base.dataset.describe_indices()
+            if one.name != MEM_WAL_INDEX and not one.name.startswith(_LANCE_PREFIX)
+        ]
+    return sorted(found, key=lambda index: index.name)
+
+
+def index_kind(stored: str) -> str:
+    """Return the name by which an index of this stored type is created."""
+    return {"Inverted": _INVERTED, "BTree": _BTREE, "LabelList": "LABEL_LIST"}.get(stored, stored.upper())
+
+
+def build_index(
+    base: BaseTable, *, column: str, kind: str, name: str | None, replace_existing: bool, options: Mapping[str, Any]
+) -> str:
+    """Build an index over the rows of the base. Return its name; by default it is the column's name and `_idx`.
+
+    Args:
+        kind: as Lance names it, such as IVF_PQ, IVF_HNSW_SQ, INVERTED, BTREE or BITMAP.
+        replace_existing: replace an index of this name.
+        options: Lance's own for this kind, such as `metric`, `num_partitions` or `with_position`.
+
+    Raises:
+        Invalid: the column doesn't exist, Lance can't build such an index, or there is one of this name.
+        Contended: the base changed meanwhile, several times.
+        Unavailable: the store did not answer. The index may exist.
+    """
+    chosen = name or f"{column}_idx"
+    if column not in base.schema.names:
+        raise Invalid(f"the table has no column {column!r}", table=base.uri, field=column)
+    if chosen == KEY_INDEX or chosen.startswith(_LANCE_PREFIX):
+        raise Invalid(f"the name {chosen!r} is reserved", remedy="Choose another name", table=base.uri, field="name")
+    existing = {index.name: index for index in base_indexes(base)}
+    if chosen in existing and not replace_existing:
+        raise Invalid(
+            f"there is an index {chosen!r}", remedy="Choose another name, or replace it", table=base.uri, field="name"
+        )
+    with _building(f"the index {chosen!r} can't be built", table=base.uri):
+        _build(_dataset(base), column=column, kind=kind.upper(), name=chosen, options=options)
+    make_durable(base.uri)
+    return chosen
+
+
+def _build(dataset: lance.LanceDataset, *, column: str, kind: str, name: str, options: Mapping[str, Any]) -> None:
+    if kind.startswith(_VECTOR):
+        dataset.create_index(column, kind, name=name, replace=True, **options)
+    else:
+        dataset.create_scalar_index(
+            column,
+            cast("Any", _INVERTED if kind in _TEXT else kind),
+            name=name,
+            replace=True,
+            **options,
+        )
+
+
+@contextmanager
+def _building(doing: str, *, table: str) -> Iterator[None]:
+    """Translate errors of Lance about the arguments of an index."""
+    try:
+        with native_errors(doing, table=table):
+            yield
+    except (TypeError, KeyError, ValueError, NotImplementedError, AttributeError, RuntimeError) as cause:
+        text = " ".join(str(part) for part in cause.args) or type(cause).__name__
+        raise Invalid(f"{doing}: {text}", remedy="Check kind, column and options", table=table) from cause
+
+
+def drop_base_index(base: BaseTable, name: str) -> None:
+    """Drop an index of the base; do nothing if it is gone.
+
+    Raises:
+        Contended: the base changed meanwhile.
+        Unavailable: the store did not answer. The index may be dropped.
+    """
+    if name not in {index.name for index in base_indexes(base)}:
+        return
+    with native_errors(f"the index {name!r} can't be dropped", table=base.uri):
+        _dataset(base).drop_index(name)
+
+
+def wanted_list(base: BaseTable) -> WantedList:
+    """Decode the wanted list of this version of the base. Raises `Corrupt` if it can't be decoded."""
+    text = base.metadata.get(WANTED)
+    if text is None:
+        return WantedList()
+    try:
+        document = parse_json(text)
+        return WantedList(
+            number=int(document["number"]),
+            indexes=tuple(
+                WantedIndex(
+                    name=str(one["name"]),
+                    column=str(one["column"]),
+                    kind=str(one["kind"]),
+                    options=dict(one["options"]),
+                    state=IndexState(one["state"]),
+                )
+                for one in document["indexes"]
+            ),
+        )
+    except (ValueError, KeyError, TypeError) as cause:
+        raise Corrupt(
+            f"the list of indexes in the base is unreadable: {cause!r}",
+            remedy=f"Restore the base to a version whose schema metadata {WANTED} is valid",
+            table=base.uri,
+            version=base.version,
+            field=WANTED,
+        ) from cause
+
+
+def write_wanted(base: BaseTable, wanted: WantedList) -> bool:
+    """Commit a wanted list on this version of the base. Return False if another commit came first.
+
+    Raises:
+        Unavailable: the store did not answer; the list may be written.
+    """
+    document = {
+        "number": wanted.number,
+        "indexes": [
+            {
+                "name": one.name,
+                "column": one.column,
+                "kind": one.kind,
+                "options": dict(one.options),
+                "state": one.state.value,
+            }
+            for one in wanted.indexes
+        ],
+    }
+    text = json.dumps(document, sort_keys=True, separators=(",", ":"))
+    outcome = base_rows.commit(
+        Base.of(base), changed={}, new=(), metadata={**base.metadata, WANTED: text}, properties={}
+    )
+    make_durable(base.uri)
+    return isinstance(outcome, CommittedVersion)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Promise:
+    """What the details of the MemWAL index say: these indexes, or `every` index, exist in every generation."""
+
+    names: tuple[str, ...]
+    every: bool
+
+
+def read_promise(*, objects: ObjectStore, version: int) -> Promise | None:
+    """Read the promise of one version of the base; None without a MemWAL index. Raises like `read_details`."""
+    found = read_details(objects=objects, version=version)
+    if found is None:
+        return None
+    message = found.message
+    return Promise(names=tuple(sorted(message.maintained_indexes)), every=message.maintain_all_indexes)
+
+
+def write_promise(base: BaseTable, promise: Promise, *, objects: ObjectStore) -> bool:
+    """Commit a promise on this version of the base. Return False if another commit came first.
+
+    Raises:
+        Corrupt: the base has no MemWAL index.
+        Unavailable: the store did not answer; the promise may be committed.
+    """
+    stored = read_details(objects=objects, version=base.version)
+    if stored is None:
+        raise Corrupt(
+            f"the base has lost its index {MEM_WAL_INDEX}",
+            remedy="Restore the base to a version that has it",
+            table=base.uri,
+            version=base.version,
+        )
+    message = stored.message
+    del message.maintained_indexes[:]
+    message.maintained_indexes.extend(promise.names)
+    message.maintain_all_indexes = promise.every
+    details = (_DETAILS, message.SerializeToString())
+    identity = str(uuid.uuid5(uuid.UUID(stored.uuid), str(base.version)))
+    operation = lance.LanceOperation.CreateIndex(
+        new_indices=[_mem_wal_index(identity, base.version, details)],
+        removed_indices=[_mem_wal_index(stored.uuid, stored.dataset_version, details)],
+    )
+    try:
+        with native_errors("the details of the MemWAL index can't be changed", table=base.uri):
+            lance.LanceDataset.commit(_dataset(base), operation, read_version=base.version)
+    except Contended:
+        return False
+    return True
+
+
+def _mem_wal_index(identity: str, version: int, details: tuple[str, bytes]) -> Index:
+    return Index(
+        uuid=identity,
+        name=MEM_WAL_INDEX,
+        fields=[],
+        dataset_version=version,
+        fragment_ids=cast("Any", set()),
+        index_version=0,
+        index_details=details,
+    )
+
+
+def _dataset(base: BaseTable) -> lance.LanceDataset:
+    return open_dataset(uri=base.uri, version=base.version, storage_options=base.storage_options)
