@@ -47,6 +47,15 @@ def upserts(data: Any, *, schema: TableSchema, on_duplicate: Literal["last", "er
     return newest(rows, schema.primary_key)
 
 
+def upserts_in_order(data: pa.Table | Mapping[str, Sequence[Any]], *, schema: TableSchema) -> pa.Table:
+    """Convert a table, or columns of Python values, like `upserts`, but keep every row of a key.
+
+    Raises: the same errors as `upserts`.
+    """
+    given = _table_columns(data) if isinstance(data, pa.Table) else data
+    return _stored(given, schema=schema, names=schema.names, tombstone=False)
+
+
 def deletes(keys: Any, *, schema: TableSchema) -> pa.Table:
     """Build tombstones for keys, in the form of `schema.stored`: key columns, `_tombstone` true, all others null.
 

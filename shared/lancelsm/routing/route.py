@@ -38,7 +38,7 @@ def route(rows: pa.Table, spec: RegionSpec) -> list[Routed]:
     """
     if rows.num_rows == 0:
         return []
-    if (only := _only_region(spec)) is not None:
+    if (only := only_region(spec)) is not None:
         return [Routed(values=only, rows=rows)]
     codes, groups = _grouped([_computed(field, rows) for field in spec.fields])
     names = [field.field_id for field in spec.fields]
@@ -56,7 +56,7 @@ def route(rows: pa.Table, spec: RegionSpec) -> list[Routed]:
 
 
 @cache
-def _only_region(spec: RegionSpec) -> RegionValues | None:
+def only_region(spec: RegionSpec) -> RegionValues | None:
     """Return the values of the region that all rows go to; None if there may be several regions."""
     values = all_values(spec)
     return values[0] if values is not None and len(values) == 1 else None

@@ -3,27 +3,30 @@
 from __future__ import annotations
 
 import asyncio
-import threading
-from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import groupby
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Final, Self
 
 import pyarrow as pa
 
-from lancelsm.common.clock import Clock
-from lancelsm.common.committed import Committed, CommittedEntry
+from lancelsm.common.committed import Committed
 from lancelsm.common.layout import RegionValues
-from lancelsm.common.settings import Settings
-from lancelsm.errors import Invalid, Unavailable, error_context
-from lancelsm.record.normalize import deletes, upserts
+from lancelsm.errors import Invalid, LsmError, Unavailable, error_context
+from lancelsm.record.normalize import deletes
+from lancelsm.record.single_rows import SingleRow, SingleRows
 from lancelsm.region.handle import WriteTarget
-from lancelsm.routing.route import route
+from lancelsm.routing.route import only_region, route
+from lancelsm.wal.acknowledgement import Acknowledgement
+from lancelsm.wal.group_commit import Buffer, RegionPart, GroupQueue, Share, Submission, Waiting
 from lancelsm.wal.region_writer import RegionWriters, committed
+
+_ROUTING_SECONDS: Final = 0.005  # the part of the interval in which rows wait before they are split by region
+_SMALL: Final = 64 << 10  # bytes of a chunk
+_SUBMISSION: Final = "."  # no column of a table has this name
 
 
 class Writer:
@@ -56,11 +59,16 @@ class Writer:
         self._target = target
         self._regions = RegionWriters(target, owner=name, previous_owner=shared, depth=pipeline_depth)
         self._pool = ThreadPoolExecutor(target.context.parallel, thread_name_prefix="lancelsm-writer")
-        self._queues: dict[RegionValues, _RegionQueue] = {}
-        self._lock = threading.RLock()
-        self._buffered = 0
+        self._routing_pool = ThreadPoolExecutor(1, thread_name_prefix="lancelsm-router")
+        self._rows = SingleRows(target.schema)
+        self._queues: dict[RegionValues, GroupQueue] = {}
+        self._only_region = only_region(target.regions)
+        interval = target.settings.group_commit_milliseconds / 1000
+        routing = 0.0 if self._only_region is not None else min(_ROUTING_SECONDS, interval)
+        self._seconds = interval - routing
+        self._unrouted = self._new_queue(self._route, routing)
+        self._buffer = Buffer()
         self._closed = False
-        self._failure: BaseException | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -69,8 +77,8 @@ class Writer:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-        if error is None and self._failure is not None:
-            raise self._failure
+        if error is None and self._buffer.failure is not None:
+            raise self._buffer.failure
 
     def upsert(self, data: Any) -> Committed:
         """Upsert whole rows, and wait until they are durable and visible.
@@ -95,21 +103,29 @@ class Writer:
         """
         with error_context(table=self._target.context.uri):
             rows = deletes(keys, schema=self._target.schema)
-        return self._submit(rows).result()
+        return self._queue(rows, rows.nbytes).result()
 
     def submit(self, data: Any) -> Future[Committed]:
         """Queue whole rows to upsert. The future is done when they are durable and visible.
+
+        A single row is checked and copied, and converted later together with others: the fastest form is a dict of
+        plain values. If a value of it does not fit its column (out of range, null where none may be, text that is not
+        UTF-8), its future fails, and no other. Arrow data is not copied: don't change its buffers.
 
         The future can't be cancelled, since its rows share an entry with those of other callers. Its callbacks must
         not wait for this writer. It fails with the errors of `upsert`.
 
         Raises:
-            Invalid: a row doesn't fit, or the writer is closed. Nothing was queued.
+            Invalid: a column is unknown or missing, a value has a type that the column never accepts, one of several
+                rows does not fit, or the writer is closed. Nothing was queued.
             Unavailable: the buffer is full. Nothing was queued: wait for earlier futures, then submit again.
         """
-        with error_context(table=self._target.context.uri):
-            rows = upserts(data, schema=self._target.schema)
-        return self._submit(rows)
+        try:
+            rows = self._rows.take(data)
+        except LsmError as error:
+            error.where = {"table": self._target.context.uri, **error.where}
+            raise
+        return self._queue(rows, rows.size if isinstance(rows, SingleRow) else rows.nbytes)
 
     async def submit_async(self, data: Any) -> Committed:
         """`submit` for asyncio: return when the rows are durable and visible. Cancelling does not cancel the write."""
@@ -121,129 +137,118 @@ class Writer:
         Raises:
             Unavailable, Ambiguous, Contended, Corrupt: a region could not be given back. Close again, or claim it.
         """
-        with self._lock:
+        with self._buffer.lock:
             self._closed = True
         # Each step can be repeated: after a Ctrl-C, a second call must still give regions back.
+        self._routing_pool.shutdown(wait=True)
         self._pool.shutdown(wait=True)
         if self._exclusive:
             self._regions.release()
 
-    def _submit(self, rows: pa.Table) -> Future[Committed]:
-        parts = route(rows, self._target.regions)
-        with self._lock:
+    def _queue(self, rows: pa.Table | SingleRow, size: int) -> Future[Committed]:
+        future: Acknowledgement[Committed] = Acknowledgement()
+        buffer = self._buffer
+        with buffer.lock:
             if self._closed:
                 raise Invalid("the writer is closed", remedy="Open a new writer", table=self._target.context.uri)
-            if self._buffered and self._buffered + rows.nbytes > self._target.settings.buffer_bytes:
+            if buffer.size and buffer.size + size > self._target.settings.buffer_bytes:
                 raise Unavailable(
-                    f"the writer buffers {self._buffered} bytes that are not acknowledged yet",
+                    f"the writer buffers {buffer.size} bytes that are not acknowledged yet",
                     remedy="Wait for earlier writes, then submit again",
                     table=self._target.context.uri,
                 )
-            self._buffered += rows.nbytes
-            submission = _Submission(parts=len(parts), size=rows.nbytes, release=self._release)
-            for part in parts:
-                queue = self._queues.setdefault(
-                    part.values, _RegionQueue(self._target.settings, self._target.context.clock)
-                )
-                if queue.put(part.rows, submission):
-                    self._pool.submit(queue.run, self._regions, part.values)
-        return submission.future
+            if rows.num_rows:
+                buffer.size += size
+                waiting = Submission(rows, size, future)
+                if self._only_region is not None:
+                    self._put(self._only_region, waiting)
+                elif self._unrouted.put(waiting):
+                    self._routing_pool.submit(self._unrouted.run)
+        if not rows.num_rows:
+            future.set_result(committed(()))
+        return future
 
-    def _release(self, size: int, failure: BaseException | None) -> None:
-        with self._lock:
-            self._buffered -= size
-            self._failure = self._failure or failure
+    def _put(self, values: RegionValues, waiting: Waiting) -> None:
+        """Queue rows for a region."""
+        queue = self._queues.get(values)
+        if queue is None:
+            queue = self._queues[values] = self._new_queue(partial(self._append, values), self._seconds)
+        if queue.put(waiting):
+            self._pool.submit(queue.run)
 
+    def _new_queue(self, handle: Callable[[list[Waiting]], None], seconds: float) -> GroupQueue:
+        most_bytes = self._target.settings.group_commit_bytes
+        return GroupQueue(handle, clock=self._target.context.clock, seconds=seconds, most_bytes=most_bytes)
 
-class _Submission:
-    """The rows of one call, which may go to several regions."""
+    def _append(self, values: RegionValues, group: list[Waiting]) -> None:
+        """Append a group to its region as one entry."""
+        shares, tables = self._converted(group)
+        if not tables:
+            return
+        try:
+            self._regions.of(values).start(_together(tables, group), partial(self._buffer.settle, shares))
+        except BaseException as error:  # noqa: BLE001 - the futures of these rows must fail
+            self._buffer.settle(shares, error)
 
-    def __init__(self, *, parts: int, size: int, release: Callable[[int, BaseException | None], None]) -> None:
-        self.future: Future[Committed] = Future()
-        self.future.set_running_or_notify_cancel()  # it can't be cancelled any more
-        self._remaining = parts
-        self._size = size
-        self._release = release
-        self._entries: list[CommittedEntry] = []
-        self._failure: BaseException | None = None
-        self._lock = threading.Lock()
-        if not parts:
-            self._finish()
+    def _route(self, group: list[Waiting]) -> None:
+        """Split a group by region, and queue each part for its region."""
+        shares, tables = self._converted(group)
+        if not tables:
+            return
+        try:
+            rows = _together(tables, group)
+            owners = pa.array([number for number, (_, count) in enumerate(shares) for _ in range(count)], pa.int32())
+            parts = route(rows.append_column(_SUBMISSION, owners), self._target.regions)
+        except BaseException as error:  # noqa: BLE001 - the futures of these rows must fail
+            self._buffer.settle(shares, error)
+            return
+        routed = []
+        for part in parts:
+            counts = part.rows.column(_SUBMISSION).value_counts()
+            numbers, times = counts.field("values").to_pylist(), counts.field("counts").to_pylist()
+            members = [(shares[number][0], count) for number, count in zip(numbers, times, strict=True)]
+            rows = part.rows.drop_columns([_SUBMISSION])
+            routed.append((part.values, RegionPart(rows, rows.nbytes, members)))
+        with self._buffer.lock:
+            for submission, _ in shares:
+                submission.parts = 0
+            for _, waiting in routed:
+                for submission, _ in waiting.shares:
+                    submission.parts += 1
+            for values, waiting in routed:
+                self._put(values, waiting)
 
-    def settle(self, outcome: CommittedEntry | BaseException) -> None:
-        """Record the outcome of one region; the last one completes the future."""
-        with self._lock:
-            if isinstance(outcome, BaseException):
-                self._failure = self._failure or outcome
-            else:
-                self._entries.append(outcome)
-            self._remaining -= 1
-            last = not self._remaining
-        if last:
-            self._finish()
-
-    def _finish(self) -> None:
-        self._release(self._size, self._failure)
-        with suppress(BaseException):  # an error in the callback of one caller must not affect others
-            if self._failure is not None:
-                self.future.set_exception(self._failure)
-            else:
-                self.future.set_result(committed(self._entries))
-
-
-@dataclass(slots=True)
-class _RegionQueue:
-    """The rows that wait for one region. At most one thread runs it, so entries keep the order of submission."""
-
-    settings: Settings
-    clock: Clock
-    _since: float = 0.0  # arrival time of the oldest waiting rows
-    _waiting: deque[tuple[pa.Table, _Submission]] = field(default_factory=deque)
-    _bytes: int = 0
-    _running: bool = False
-    _change: threading.Condition = field(default_factory=threading.Condition)
-
-    def put(self, rows: pa.Table, submission: _Submission) -> bool:
-        """Queue rows. Return True if the caller must start a thread that calls `run`."""
-        with self._change:
-            if not self._waiting:
-                self._since = self.clock.monotonic()
-            self._waiting.append((rows, submission))
-            self._bytes += rows.nbytes
-            idle, self._running = not self._running, True
-            self._change.notify()
-            return idle
-
-    def run(self, regions: RegionWriters, values: RegionValues) -> None:
-        """Append the waiting rows, group by group, until the queue is empty."""
-        while group := self._take():
+    def _converted(self, group: list[Waiting]) -> tuple[list[Share], list[pa.Table]]:
+        """Convert the single rows of a group. Settle those that do not fit; return the others and all other rows."""
+        shares: list[Share] = []
+        tables: list[pa.Table] = []
+        for is_single, some in groupby(group, key=lambda waiting: isinstance(waiting.rows, SingleRow)):
+            members = list(some)
+            if not is_single:
+                shares += [share for waiting in members for share in waiting.shares]
+                tables += [waiting.rows for waiting in members]
+                continue
+            found = [share for waiting in members for share in waiting.shares]
             try:
-                regions.of(values).start(pa.concat_tables([rows for rows, _ in group]), partial(_settle, group))
+                done = 0
+                for rows, outcome in self._rows.convert([waiting.rows for waiting in members]):
+                    some_shares = found[done : done + len(rows)]
+                    done += len(rows)
+                    if isinstance(outcome, Invalid):
+                        outcome.where = {"table": self._target.context.uri, **outcome.where}
+                        self._buffer.settle(some_shares, outcome)
+                    else:
+                        shares += some_shares
+                        tables.append(outcome)
             except BaseException as error:  # noqa: BLE001 - the futures of these rows must fail
-                _settle(group, error)
-
-    def _take(self) -> list[tuple[pa.Table, _Submission]]:
-        """Take the next group: the rows that arrive within the interval, or until an entry is full."""
-        limit = self.settings.group_commit_bytes
-        with self._change:
-            if self._waiting:
-                waited = self.clock.monotonic() - self._since
-                left = self.settings.group_commit_milliseconds / 1000 - waited
-                self._change.wait_for(lambda: self._bytes >= limit, max(0.0, left))
-            group: list[tuple[pa.Table, _Submission]] = []
-            size = 0
-            while self._waiting and (not group or size + self._waiting[0][0].nbytes <= limit):
-                group.append(self._waiting.popleft())
-                size += group[-1][0].nbytes
-            self._bytes -= size
-            self._running = bool(group)
-            return group
+                self._buffer.settle(found[done:], error)
+        return shares, tables
 
 
-def _settle(group: list[tuple[pa.Table, _Submission]], outcome: CommittedEntry | BaseException) -> None:
-    """Report the outcome of an entry to all submissions that have rows in it."""
-    for rows, submission in group:
-        if isinstance(outcome, BaseException):
-            submission.settle(outcome)
-        else:
-            submission.settle(replace(outcome, rows=rows.num_rows))
+def _together(tables: list[pa.Table], group: list[Waiting]) -> pa.Table:
+    """Concatenate the tables of a group. Small chunks are combined: each would cost more than its rows."""
+    rows = pa.concat_tables(tables)
+    if len(tables) > 1 and sum(waiting.size for waiting in group) < _SMALL * len(tables):
+        with suppress(pa.ArrowNotImplementedError):  # dictionaries inside other types
+            return rows.combine_chunks()
+    return rows

@@ -1,0 +1,141 @@
+"""Queue the rows of many callers in groups, and settle their futures when a group is committed."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pyarrow as pa
+
+from lancelsm.common.clock import Clock
+from lancelsm.common.committed import Committed, CommittedEntry
+from lancelsm.record.single_rows import SingleRow
+from lancelsm.wal.region_writer import committed
+
+
+@dataclass(slots=True, eq=False)
+class Submission:
+    """The rows of one call. `parts` counts the regions that they go to and that have not answered yet."""
+
+    rows: pa.Table | SingleRow
+    size: int
+    future: Future[Committed]
+    parts: int = 1
+    entries: tuple[CommittedEntry, ...] = ()
+    failure: BaseException | None = None
+
+    @property
+    def shares(self) -> list[Share]:
+        return [(self, self.rows.num_rows)]
+
+
+Share = tuple[Submission, int]
+"""A submission, and the number of its rows in an entry."""
+
+
+@dataclass(slots=True, eq=False)
+class RegionPart:
+    """The rows of several submissions that go to one region."""
+
+    rows: pa.Table
+    size: int
+    shares: list[Share]
+
+
+Waiting = Submission | RegionPart
+
+
+class GroupQueue:
+    """Rows that wait for the same step. At most one thread runs it, so the rows keep the order of submission.
+
+    Args:
+        handle: the step. It must not raise an error.
+        seconds: how long the first rows of a group wait for more rows.
+        most_bytes: a group of this size does not wait.
+    """
+
+    def __init__(
+        self, handle: Callable[[list[Waiting]], None], *, clock: Clock, seconds: float, most_bytes: int
+    ) -> None:
+        self._handle = handle
+        self._clock = clock
+        self._seconds = seconds
+        self._most_bytes = most_bytes
+        self._since = 0.0  # arrival time of the oldest waiting rows
+        self._waiting: deque[Waiting] = deque()
+        self._bytes = 0
+        self._running = False
+        self._change = threading.Condition()
+
+    def put(self, rows: Waiting) -> bool:
+        """Queue rows. Return True if the caller must start a thread that calls `run`."""
+        with self._change:
+            if not self._waiting:
+                self._since = self._clock.monotonic()
+            self._waiting.append(rows)
+            self._bytes += rows.size
+            if self._bytes >= self._most_bytes:  # else its timer wakes the thread
+                self._change.notify()
+            idle, self._running = not self._running, True
+            return idle
+
+    def run(self) -> None:
+        """Handle the waiting rows, group by group, until the queue is empty."""
+        while group := self._take():
+            self._handle(group)
+
+    def _take(self) -> list[Waiting]:
+        """Take the next group: the rows that arrive within the interval, or until a group is full."""
+        with self._change:
+            if self._waiting:
+                left = self._seconds - (self._clock.monotonic() - self._since)
+                self._change.wait_for(lambda: self._bytes >= self._most_bytes, max(0.0, left))
+            group: list[Waiting] = []
+            size = 0
+            while self._waiting and (not group or size + self._waiting[0].size <= self._most_bytes):
+                group.append(self._waiting.popleft())
+                size += group[-1].size
+            self._bytes -= size
+            self._running = bool(group)
+            return group
+
+
+@dataclass(slots=True)
+class Buffer:
+    """Counts what is submitted and not acknowledged, and completes the futures. Thread-safe."""
+
+    lock: Any = field(default_factory=threading.RLock)
+    size: int = 0
+    failure: BaseException | None = None  # the first one
+
+    def settle(self, shares: Iterable[Share], outcome: CommittedEntry | BaseException) -> None:
+        """Report the outcome of an entry to the submissions that have rows in it; complete those that are done."""
+        done = []
+        entries: dict[int, CommittedEntry] = {}  # by the number of rows, since most submissions are alike
+        with self.lock:
+            for submission, rows in shares:
+                if isinstance(outcome, BaseException):
+                    submission.failure = submission.failure or outcome
+                    self.failure = self.failure or outcome
+                else:
+                    if rows not in entries:
+                        entries[rows] = replace(outcome, rows=rows)
+                    submission.entries += (entries[rows],)
+                submission.parts -= 1
+                if submission.parts <= 0:
+                    self.size -= submission.size
+                    done.append(submission)
+        results: dict[tuple[CommittedEntry, ...], Committed] = {}
+        for submission in done:
+            with suppress(BaseException):  # an error in the callback of one caller must not affect others
+                if submission.failure is not None:
+                    submission.future.set_exception(submission.failure)
+                    continue
+                if submission.entries not in results:
+                    results[submission.entries] = committed(submission.entries)
+                submission.future.set_result(results[submission.entries])
