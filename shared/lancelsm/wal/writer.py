@@ -21,7 +21,7 @@ from lancelsm.record.single_rows import SingleRow, SingleRows
 from lancelsm.region.handle import WriteTarget
 from lancelsm.routing.route import only_region, route
 from lancelsm.wal.acknowledgement import Acknowledgement
-from lancelsm.wal.group_commit import Buffer, RegionPart, GroupQueue, Share, Submission, Waiting
+from lancelsm.wal.group_commit import Buffer, GroupQueue, RegionPart, Share, Submission, Waiting
 from lancelsm.wal.region_writer import RegionWriters, committed
 
 _ROUTING_SECONDS: Final = 0.005  # the part of the interval in which rows wait before they are split by region
