@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import ceil
-from typing import Any, Literal
+from typing import Literal
 
 from lancelsm.errors import Invalid
 from lancelsm.gc import collect
@@ -33,7 +33,7 @@ class Input:
 
     table: str
     step: Literal["mark", "verify", "commit"]
-    round: list[Any] | None = None
+    round: list[str] | None = None
 
 
 @function

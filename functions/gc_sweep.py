@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from lancelsm.gc import collect
 from lancelsm.region.handle import open_configured
@@ -23,7 +22,7 @@ class Input:
     """
 
     table: str
-    round: list[Any]
+    round: list[str]
 
 
 @function

@@ -191,7 +191,6 @@ def test_deletes_win_over_upserts_of_the_same_request():
         {"arrow": "AA=="},
         {"object": "missing.arrow"},
         {"object": "../config.json"},
-        {"upserts": ["text"]},
         {"upserts": [{"id": 7, "v": None}]},
         {"upserts": [{"id": 7}]},
         {"deletes": [{"id": 7, "v": 1}]},

@@ -140,7 +140,7 @@ def parse_event(into: type[T], event: Mapping[str, Any]) -> T:
 
 
 def _fits(value: object, kind: Any) -> bool:
-    """Return whether a JSON value has a type: str, int, bool, list, dict, a Literal or a union of these."""
+    """Return whether a JSON value has a type: str, int, bool, a list of a type, dict, a Literal or a union of these."""
     if get_origin(kind) in (typing.Union, types.UnionType):
         return any(_fits(value, one) for one in get_args(kind))
     if get_origin(kind) is Literal:
@@ -150,15 +150,19 @@ def _fits(value: object, kind: Any) -> bool:
         return True
     if isinstance(value, bool):
         return plain is bool
+    if isinstance(value, list):
+        return plain is list and all(_fits(item, one) for item in value for one in get_args(kind))
     return value is None if plain in (None, types.NoneType) else isinstance(value, plain)
 
 
 def _described(kind: Any) -> str:
-    names = {str: "text", int: "a whole number", bool: "true or false", list: "an array", dict: "an object"}
+    names = {str: "text", int: "a whole number", bool: "true or false", dict: "an object", Any: "any values"}
     if get_origin(kind) in (typing.Union, types.UnionType):
         return " or ".join(_described(one) for one in get_args(kind) if one is not types.NoneType)
     if get_origin(kind) is Literal:
         return f"one of {', '.join(map(str, get_args(kind)))}"
+    if get_origin(kind) is list:
+        return f"an array; each item is {_described(*get_args(kind))}"
     return names.get(get_origin(kind) or kind, str(kind))
 
 

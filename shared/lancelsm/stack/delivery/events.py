@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from lancelsm.common.clock import Ids
-from lancelsm.errors import LsmError
+from lancelsm.errors import Invalid, LsmError
 from lancelsm.stack.delivery.apply import BatchPorts, MessageResult, apply
 from lancelsm.stack.delivery.queue import Delivery, Queue, delivery
 from lancelsm.stack.delivery.table_cache import Inbox, Tables
@@ -19,8 +19,8 @@ _RECEIVES_SOON = 500
 _SECONDS_LATE = 2500
 
 
-def is_batch(event: Mapping[str, Any]) -> bool:
-    return "Records" in event
+def is_batch(event: object) -> bool:
+    return isinstance(event, Mapping) and "Records" in event
 
 
 def answer(
@@ -34,11 +34,9 @@ def answer(
 
     Raises:
         LsmError: the identity of the queue could not be read. The whole batch is delivered again.
+        Invalid: the event is not a batch of the queue.
     """
-    deliveries = [
-        delivery(record["messageId"], record["receiptHandle"], record["body"], record["attributes"])
-        for record in event["Records"]
-    ]
+    deliveries = _deliveries(event["Records"])
     started = tables.ports.clock.monotonic()
     ports = BatchPorts(tables=tables, inbox=inbox, dead_letters=dead_letters, source=queue.identity())
     applied = apply(deliveries, ports=ports, seconds=call.seconds - (tables.ports.clock.monotonic() - started))
@@ -52,6 +50,17 @@ def answer(
     except LsmError as error:  # then messages are delivered again after their visibility timeout
         call.telemetry.log("messages could not be postponed", reason=error.redacted)
     return {"batchItemFailures": [{"itemIdentifier": outcome.delivery.id} for outcome in failed]}
+
+
+def _deliveries(records: Any) -> list[Delivery]:
+    try:
+        return [
+            delivery(record["messageId"], record["receiptHandle"], record["body"], record["attributes"])
+            for record in records
+        ]
+    except (KeyError, TypeError, ValueError) as error:
+        remedy = "Only the queue of the deployment sends batches; give a table and rows"
+        raise Invalid("the event is not a batch of a FIFO queue", remedy=remedy, field="Records") from error
 
 
 def _report(outcome: MessageResult, call: FunctionCall) -> None:

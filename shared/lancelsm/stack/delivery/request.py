@@ -64,8 +64,8 @@ def stored_rows(given: RowsInput, *, handle: TableHandle, inbox: Inbox) -> pa.Ta
             stream = _base64(given.arrow) if given.arrow is not None else _object(inbox, given.object or "")
             data = unpacked(stream)
             return upserts(data, schema=schema) if given.op == "upsert" else deletes(data, schema=schema)
-        live = upserts(_json(given.upserts or [], schema.columns, "upserts"), schema=schema)
-        dead = deletes(_json(given.deletes or [], schema.key, "deletes"), schema=schema)
+        live = upserts(json_rows(given.upserts or [], schema=schema.columns), schema=schema)
+        dead = deletes(json_rows(given.deletes or [], schema=schema.key), schema=schema)
         return newest(pa.concat_tables([live, dead]), schema.primary_key)
 
 
@@ -81,12 +81,12 @@ def write(rows: pa.Table, *, handle: TableHandle, seconds: float) -> Document:
     return committed(writers.append_all(route(rows, target.regions)))
 
 
-def over_http(event: Document, call: FunctionCall, work: Callable[[Document, FunctionCall], Document]) -> Document:
+def over_http(event: Any, call: FunctionCall, work: Callable[[Document, FunctionCall], Document]) -> Document:
     """Handle a call by invocation or function URL.
 
     In the latter, the body is the event and errors are HTTP statuses.
     """
-    if "requestContext" not in event:
+    if not isinstance(event, dict) or "requestContext" not in event:
         return work(event, call)
     try:
         return _answer(200, work(_body(event), call))
@@ -118,15 +118,8 @@ def _object(inbox: Inbox, key: str) -> bytes:
     return found
 
 
-def _json(rows: list[dict[str, Any]], columns: pa.Schema, name: str) -> pa.Table:
-    for row, values in enumerate(rows):
-        if not isinstance(values, dict):
-            raise Invalid(f"{name} has a {type(values).__name__} instead of an object", row=row)
-    return json_rows(rows, schema=columns)
-
-
 def _base64(text: str) -> bytes:
     try:
         return base64.b64decode(text, validate=True)
-    except ValueError as error:
+    except (TypeError, ValueError) as error:
         raise Invalid("the text is not base64") from error
