@@ -85,7 +85,6 @@ def test_a_sound_entry_in_place_of_a_committed_one_is_reported_as_a_range(tmp_pa
 
 @pytest.mark.parametrize("operation", ["scan", "get", "flush", "change stream"])
 def test_an_entry_with_a_damaged_schema_is_named(tmp_path: Path, operation: str) -> None:
-    """The schema message lies before the bytes that the sum of an entry covers."""
     table, entries = table_with_tail(tmp_path)
     body = bytearray(entries[1].read_bytes())
     body[body.index(b"\x01\x00\x00\x000\x00") + 4] ^= 4  # the id of a field
@@ -466,7 +465,7 @@ def test_a_generation_without_a_file_sum_is_checked_over_the_columns_that_it_was
     source = tasks.Source(region=RegionId("r"), generation=Generation(1), uri=uri, key="generation", sums=sums)
 
     (part,) = tasks.fold_delta(merge_base, (source,))
-    (batch,) = tasks._live_rows(merge_base, part)
+    (batch,) = tasks._live_rows(merge_base, part, sums.rows)
     assert batch.to_pylist() == [row(1)]
 
 
@@ -481,4 +480,4 @@ def test_the_row_sum_covers_every_batch_of_a_large_generation(tmp_path: Path) ->
         source = tasks.Source(region=RegionId("r"), generation=Generation(1), uri=uri, key="generation", sums=sums)
         (part,) = tasks.fold_delta(merge_base, (source,))
         with nullcontext() if holds else pytest.raises(Corrupt, match="differ from those that were flushed"):
-            assert sum(batch.num_rows for batch in tasks._live_rows(merge_base, part)) == 30_000
+            assert sum(batch.num_rows for batch in tasks._live_rows(merge_base, part, sums.rows)) == 30_000

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import datetime
 import decimal
 import json
@@ -122,6 +123,26 @@ def test_arrow_data_of_one_schema_is_sent_together_and_compressed() -> None:
 
     assert (len(aws.payloads), ids(aws)) == (1, list(range(1000)))
     assert len(aws.payloads[0]) < 16_000 / 2
+
+
+def test_arrow_data_may_have_empty_chunks_and_narrow_dictionaries() -> None:
+    client, aws = client_and_aws()
+    ids = pa.chunked_array([pa.array(range(5))])
+    numbers = pa.array([1, None, 2, 3, 4, 5])
+    gaps = pa.table({"id": ids, "v": pa.chunked_array([numbers[:2], numbers[:0], numbers[3:]])})
+    days = [pa.array([f"{day} {word}" for word in range(100)]).dictionary_encode() for day in range(3)]
+    categories = [
+        pa.table({"id": pa.array(range(100)), "v": day.cast(pa.dictionary(pa.int8(), pa.string()))}) for day in days
+    ]
+
+    for data in (gaps, *categories):
+        client.upsert("orders", data)
+        client.flush()
+    client.upsert("orders", pa.concat_tables(categories))
+    client.flush()
+
+    sent = [pa.ipc.open_stream(base64.b64decode(event["arrow"])).read_all().to_pydict() for event in aws.events]
+    assert sent == [data.to_pydict() for data in (gaps, *categories, pa.concat_tables(categories))]
 
 
 def test_arrow_and_dicts_keep_their_order() -> None:
@@ -407,6 +428,7 @@ def test_values_that_json_cannot_express_are_sent_as_text() -> None:
         "nan": float("nan"),
         "inf": [float("-inf")],
         "b": b"\x00\xff",
+        "m": memoryview(b"\x00a\xff")[::2],
         "d": datetime.date(2026, 1, 2),
         "t": datetime.datetime(2026, 1, 2, 3, tzinfo=datetime.UTC),
         "n": decimal.Decimal("1.10"),
@@ -425,6 +447,7 @@ def test_values_that_json_cannot_express_are_sent_as_text() -> None:
         "nan": "NaN",
         "inf": ["-Infinity"],
         "b": "AP8=",
+        "m": "AP8=",
         "d": "2026-01-02",
         "t": "2026-01-02T03:00:00+00:00",
         "n": "1.10",
@@ -441,6 +464,8 @@ def test_values_that_json_cannot_express_are_sent_as_text() -> None:
         ([{"id": {1, 2}}], "'id' of row 0"),
         ([{"id": {1: 2}}], "'id' of row 0"),
         ([{"id": "\ud800"}], "'id' of row 0"),
+        ([{"id": np.timedelta64(5, "ns")}], "'id' of row 0"),
+        ([{"id": np.datetime64("2020-01-01", "ns")}], "'id' of row 0"),
         ([1], "row 0 is a int"),
         ("text", "str"),
         ({"id": [1]}, "dict"),

@@ -145,8 +145,11 @@ def test_a_fence_has_neither_fields_nor_batches():
     assert (entry.fence, entry.sound, entry.summary.rows, entry.row_setsum) == (True, True, 0, Setsum())
 
 
-def test_the_sum_covers_position_epoch_and_payload():
+def test_the_sum_covers_position_epoch_schema_and_payload():
     rows = table(pa.utf8(), pa.array(["a"]))
+    seconds, milliseconds = (table(pa.timestamp(unit), pa.array([1], pa.timestamp(unit))) for unit in ("s", "ms"))
+    assert row_setsum(seconds) == row_setsum(milliseconds)
+    assert entry_of(seconds).summary.entry_setsum != entry_of(milliseconds).summary.entry_setsum
     sums = {
         entry_of(each, position=position, epoch=epoch).summary.entry_setsum
         for each, position, epoch in [(rows, 7, 3), (rows, 7, 3), (rows, 8, 3), (rows, 7, 4), (rows.slice(1), 7, 3)]
@@ -181,27 +184,12 @@ def assert_not_sound(body, where_damaged):
     assert where == {"position": 7, "object": "k"}
 
 
-def test_any_flipped_bit_after_the_schema_is_corrupt_or_unsound():
-    intact = entry_of(table(pa.utf8(), pa.array(["a", "bc"]))).body
-    schema = 8 + int.from_bytes(intact[4:8], "little")
-    for bit in range(schema * 8, len(intact) * 8):
+def test_any_flipped_bit_is_corrupt_or_unsound():
+    intact = entry_of(table(pa.utf8(), pa.array(["a", "bc"])), applied_sequences={"q": "1"}).body
+    for bit in range(len(intact) * 8):
         body = bytearray(intact)
         body[bit // 8] ^= 1 << bit % 8
         assert_not_sound(bytes(body), bit)
-
-
-def test_a_flipped_bit_in_the_schema_raises_no_other_error_than_corrupt():
-    intact = entry_of(table(pa.utf8(), pa.array(["a", "bc"])), applied_sequences={"q": "1"}).body
-    schema = 8 + int.from_bytes(intact[4:8], "little")
-    outcomes = {"corrupt": 0, "unsound": 0, "sound": 0}
-    for bit in range(schema * 8):
-        body = bytearray(intact)
-        body[bit // 8] ^= 1 << bit % 8
-        try:
-            outcomes["sound" if read(bytes(body)).sound else "unsound"] += 1
-        except Corrupt:
-            outcomes["corrupt"] += 1
-    assert min(outcomes.values()) > 100
 
 
 @pytest.mark.parametrize("epoch", [b"-3", b"x", b"18446744073709551616", b""])

@@ -13,6 +13,7 @@ import json
 import math
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
@@ -94,7 +95,9 @@ def stream(rows: EncodedRows) -> bytes:
     """Encode Arrow rows as one compressed IPC stream."""
     import pyarrow as pa  # noqa: PLC0415 - an app without pyarrow sends dicts
 
-    table = pa.concat_tables(rows.parts).combine_chunks()  # many small batches would hardly compress
+    table = pa.concat_tables(rows.parts)
+    with suppress(pa.ArrowInvalid):  # one dictionary of a narrow index may not have room for the values of all parts
+        table = table.combine_chunks()  # many small batches would hardly compress
     sink = pa.BufferOutputStream()
     options = pa.ipc.IpcWriteOptions(compression="zstd")
     with pa.ipc.new_stream(sink, table.schema, options=options) as writer:
@@ -108,7 +111,9 @@ def _table(data: Any) -> Any:
     except ModuleNotFoundError as error:
         raise Invalid("pyarrow is not installed", remedy="Install it, or give rows as dicts") from error
     try:
-        return pa.table(data)
+        table = pa.table(data)
+        # Arrow can't write an empty chunk that was imported with an offset.
+        return pa.Table.from_batches([batch for batch in table.to_batches() if batch.num_rows], table.schema)
     # The producer of the stream chooses the exception, e.g. NotImplementedError for a type that it can't export.
     except (pa.ArrowException, TypeError, ValueError, NotImplementedError) as error:
         raise Invalid(f"{type(data).__name__} can't be read as Arrow: {error}") from error
@@ -168,11 +173,12 @@ def to_json_value(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [to_json_value(inner) for inner in value]
     if isinstance(value, bytes | bytearray | memoryview):
-        return base64.b64encode(value).decode()
+        return base64.b64encode(bytes(value)).decode()
     if isinstance(value, datetime.datetime | datetime.date | datetime.time):
         return value.isoformat()
     if isinstance(value, decimal.Decimal | uuid.UUID):
         return str(value)
-    if callable(getattr(value, "item", None)) and not getattr(value, "shape", ()):  # a numpy scalar
+    # A scalar of numpy. But `item` of its times may be a number in any unit.
+    if callable(getattr(value, "item", None)) and not getattr(value, "shape", ()) and value.dtype.kind not in "mM":
         return to_json_value(value.item())
     raise TypeError(f"{type(value).__name__} is not supported; give text, a number, or Arrow data")

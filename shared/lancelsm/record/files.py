@@ -6,7 +6,6 @@ columns are present and fit.
 
 from __future__ import annotations
 
-import math
 from codecs import BOM_UTF8
 from collections.abc import Callable, Iterable, Iterator
 from decimal import Decimal
@@ -17,7 +16,7 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lancelsm.common.json_text import parse_json
+from lancelsm.common.json_text import finite, parse_json
 from lancelsm.errors import Invalid
 from lancelsm.record.admission import MOST_LEVELS
 from lancelsm.record.casts import attempt, whole
@@ -77,7 +76,7 @@ def read_ndjson(lines: Iterable[bytes], *, schema: pa.Schema | None) -> pa.Table
         if not text.strip():
             continue
         try:
-            row = parse_json(text, parse_float=Decimal if exact else _finite)
+            row = parse_json(text, parse_float=Decimal if exact else finite)
         except ValueError as error:
             raise Invalid(f"line {number} is not JSON in UTF-8: {error}", line=number) from error
         if not isinstance(row, dict):
@@ -118,13 +117,6 @@ def json_rows(rows: list[dict[str, Any]], *, schema: pa.Schema | None) -> pa.Tab
 
 def _inferred(values: list[Any], name: str) -> pa.Array:
     return attempt(values, pa.array, pa.field(name, pa.null()))
-
-
-def _finite(text: str) -> float:
-    number = float(text)
-    if math.isinf(number):
-        raise ValueError(f"{text} is out of the range of a double")
-    return number
 
 
 def _has_decimal(fields: Iterable[pa.Field]) -> bool:

@@ -35,6 +35,7 @@ _TIME = b"lancelsm.time"
 
 _END_OF_STREAM = b"\xff\xff\xff\xff\x00\x00\x00\x00"
 _HEADROOM = 4096  # for what our metadata adds to the schema message
+_OWN_SUM = b"(the sum of the entry goes here)"  # as long as a sum; the sum is that of the entry with this text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +77,7 @@ class Entry:
     summary: Summary
     nonce: Nonce | None
     fence: bool
-    sound: bool  # the setsum that the entry declares is the setsum of its bytes
+    sound: bool  # the setsum that the entry declares is the setsum of its bytes, without that setsum
     row_setsum: Setsum | None
     at: float | None
     body: bytes
@@ -140,11 +141,10 @@ def encode(draft: Draft, *, position: Position, epoch: Epoch, nonce: Nonce) -> E
     Args:
         nonce: must be new for each position and epoch at which the draft is tried.
     """
-    entry_setsum = _entry_setsum(position, epoch, draft.payload)
     lance_metadata = {_EPOCH: str(epoch)}
     own_metadata = {
         _NONCE: nonce,
-        _ENTRY_SETSUM: entry_setsum.hex(),
+        _ENTRY_SETSUM: _OWN_SUM.decode(),
         _ROW_SETSUM: draft.row_setsum.hex(),
     }
     if draft.fence:
@@ -154,7 +154,8 @@ def encode(draft: Draft, *, position: Position, epoch: Epoch, nonce: Nonce) -> E
     for queue, sequence in draft.applied_sequences.items():
         own_metadata |= {_QUEUE: queue, _SEQUENCE: sequence}
     message = _with_metadata(draft.schema, lance_metadata=lance_metadata, own_metadata=own_metadata).serialize()
-    body = _behind(message, draft)
+    entry_setsum = _entry_setsum(position, epoch, memoryview(message), draft.payload)
+    body = _behind(message.to_pybytes().replace(_OWN_SUM, entry_setsum.hex().encode()), draft)
     summary = Summary(
         position=position,
         epoch=epoch,
@@ -179,9 +180,12 @@ def decode(body: bytes, *, position: Position, key: str) -> Entry:
             metadata = _metadata(reader.schema)
             rows = sum(batch.num_rows for batch in reader)
         epoch = Epoch(int(metadata[_EPOCH]))
-        payload = memoryview(body)[_schema_message_size(memoryview(body)) :]
-        entry_setsum = _entry_setsum(position, epoch, payload)
         declared = metadata.get(_ENTRY_SETSUM)
+        begin = _schema_message_size(memoryview(body))
+        message, payload = bytes(memoryview(body)[:begin]), memoryview(body)[begin:]
+        if declared is not None and len(declared) == len(_OWN_SUM):
+            message = message.replace(declared, _OWN_SUM)
+        entry_setsum = _entry_setsum(position, epoch, message, payload)
         summed = metadata.get(_ROW_SETSUM)
         return Entry(
             key=key,
@@ -211,14 +215,14 @@ def _write(rows: pa.Table, sink: pa.NativeFile) -> None:
         writer.write_table(rows)
 
 
-def _behind(message: pa.Buffer, draft: Draft) -> bytes | memoryview:
+def _behind(message: bytes, draft: Draft) -> bytes | memoryview:
     """Return the schema message and the payload of a draft: in the buffer of the payload if it is free, else copied."""
     if draft.unused:
         buffer = draft.unused.pop()
         end = len(buffer) - len(draft.payload)
-        begin = end - message.size
+        begin = end - len(message)
         if begin >= 0:
-            buffer[begin:end] = memoryview(message).cast("B")
+            buffer[begin:end] = message
             return buffer[begin:].toreadonly()
     return b"".join((message, draft.payload))
 
@@ -251,8 +255,8 @@ def _without_own_metadata(schema: pa.Schema) -> pa.Schema:
     return schema.set(last, field.with_metadata(kept)).remove_metadata()
 
 
-def _entry_setsum(position: Position, epoch: Epoch, payload: bytes | memoryview) -> Setsum:
-    return Setsum.of_item(position.to_bytes(8, "big"), epoch.to_bytes(8, "big"), payload)
+def _entry_setsum(position: Position, epoch: Epoch, *body: bytes | memoryview) -> Setsum:
+    return Setsum.of_item(position.to_bytes(8, "big"), epoch.to_bytes(8, "big"), *body)
 
 
 def _schema_message_size(stream: memoryview) -> int:
