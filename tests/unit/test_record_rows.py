@@ -105,11 +105,14 @@ def test_no_rows_become_an_empty_table(empty):
 
 
 def test_a_second_row_of_a_key_is_refused_with_on_duplicate_error():
-    with pytest.raises(Invalid, match=r"duplicate key \{'id': 1\} in rows 0 and 2") as raised:
+    with pytest.raises(Invalid, match="duplicate key id 1 in rows 0 and 2") as raised:
         upserts(ROWS, schema=ORDERS, on_duplicate="error")
     assert raised.value.where == {"field": "id", "row": 0}
 
     assert upserts(ROWS[1:], schema=ORDERS, on_duplicate="error").num_rows == 2
+    far = pa.array([YEAR_10000] * 2).cast(pa.timestamp("s"))
+    with pytest.raises(Invalid, match=r"duplicate key at a value of timestamp\[s\] in rows 0 and 1"):
+        upserts(pa.table({"at": far}), schema=schema_of(("at",), at=pa.timestamp("s")), on_duplicate="error")
 
 
 COLUMNS = [
@@ -330,7 +333,10 @@ def bad_text():
     return pa.Array.from_buffers(pa.string(), 2, [None, pa.py_buffer(offsets), pa.py_buffer(b"a\xff")])
 
 
+YEAR_10000 = 253_402_300_800  # Python has no such date
+
 ARROW_MISFITS = [
+    (pa.date32(), pa.array([0, YEAR_10000 + 1]).cast(pa.timestamp("s"))),
     (pa.int8(), pa.array([1, 128])),
     (pa.uint64(), pa.array([0, -1])),
     (pa.int64(), pa.array([1, 2**64 - 1], pa.uint64())),

@@ -16,6 +16,7 @@ from typing import Any, Final, TypeVar
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lancelsm.common.shown import shown
 from lancelsm.errors import Invalid
 from lancelsm.record.admission import children, declared_type
 from lancelsm.record.expected import expected
@@ -191,7 +192,7 @@ def attempt(rows: Any, step: Callable[[Any], Any], field: pa.Field, numbers: Seq
                 end, cause = middle, narrower
         reason = str(cause).partition("\n")[0]
         if isinstance(cause, OverflowError):  # the message of Python is about C types
-            reason = f"{rows[start]} does not fit {field.type}"
+            reason = f"{shown_value(rows[start])} does not fit {field.type}"
         row = start if numbers is None else numbers[start]
         raise Invalid(
             f"column {field.name!r}, row {row}: {reason}",
@@ -200,6 +201,14 @@ def attempt(rows: Any, step: Callable[[Any], Any], field: pa.Field, numbers: Seq
             field=field.name,
             row=row,
         ) from error
+
+
+def shown_value(value: Any) -> str:
+    """Return a text for a value of Arrow or Python. Python lacks values that Arrow has, such as the year 10000."""
+    try:
+        return shown(value.as_py()) if isinstance(value, pa.Scalar) else shown(value)
+    except (ValueError, OverflowError):
+        return f"a value of {value.type}"
 
 
 def _castable(given: pa.DataType, wanted: pa.DataType) -> bool:
@@ -239,7 +248,7 @@ def _as_flat(array: pa.Array, kind: pa.DataType) -> pa.Array:
         width = pa.binary(given.bit_width // 8)
         differs = pc.not_equal(array.view(width), cast.cast(given).view(width))
         if (row := pc.index(differs, True).as_py()) >= 0:
-            raise pa.ArrowInvalid(f"{array[row]} would change from {given} to {kind}")
+            raise pa.ArrowInvalid(f"{shown_value(array[row])} would change from {given} to {kind}")
     return cast
 
 

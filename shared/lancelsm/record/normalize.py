@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 from lancelsm.common.shown import shown
 from lancelsm.errors import Invalid
-from lancelsm.record.casts import cast_column, nulls
+from lancelsm.record.casts import cast_column, nulls, shown_value
 from lancelsm.record.key import fold, last_of_key, newest
 from lancelsm.record.schema import TableSchema, unknown_column
 from lancelsm.record.shapes import check_nesting, is_row, key_rows, listed
@@ -125,7 +125,7 @@ def _check_distinct(rows: pa.Table, schema: TableSchema) -> None:
         return
     last = last_of_key(rows, schema.primary_key)
     first = pc.index(pc.equal(last, pa.arange(0, len(last))), False).as_py()
-    key = {name: rows.column(name)[first].as_py() for name in schema.primary_key}
+    key = ", ".join(f"{name} {shown_value(rows.column(name)[first])}" for name in schema.primary_key)
     raise Invalid(f"duplicate key {key} in rows {first} and {last[first]}", field=schema.primary_key[0], row=first)
 
 
