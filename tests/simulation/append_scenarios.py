@@ -7,10 +7,11 @@ from dataclasses import replace
 
 import pytest
 
-from lancelsm.common.layout import wal_entry
+from lancelsm.common.layout import Position, wal_entry
 from lancelsm.errors import Ambiguous, Corrupt, Invalid
 from lancelsm.region.catalog import Region
 from lancelsm.wal.claim import claim
+from lancelsm.wal.entry import decode
 from tests.simulation.environment import RIVAL, Environment, collect, raised
 from tests.simulation.faults import Call, Fault, FaultPlan, late
 from tests.simulation.situations import orphan
@@ -67,20 +68,28 @@ def refilled_slot() -> None:
 
 def foreign_or_damaged_entry() -> None:
     """An entry of the same epoch has no nonce, as those of Lance's own writer, or a wrong sum. It is left alone."""
-    for spoil in (lambda body: body.replace(b"lancelsm.nonce", b"lancelsm.n0nce"), damaged):
+    for spoil in (without_nonce, lambda body, _: damaged(body)):
         environment = Environment()
         head = environment.write(environment.region("writer"), 1).head
         body = orphan(environment, 2, position=head.next_position, epoch=head.epoch)
         key = wal_entry(environment.id, head.next_position)
         environment.store.remove(key)
-        environment.store.create(key, spoil(body))
+        spoiled = spoil(bytes(body), head.next_position)
+        environment.store.create(key, spoiled)
 
         with pytest.raises(Corrupt, match=r"not an entry that this release writes.*lancelsm region claim") as error:
             environment.write(environment.region("next"), 3)
 
         assert error.value.where["position"] == head.next_position
-        assert environment.store.get(key).body == spoil(body)
+        assert environment.store.get(key).body == spoiled
         assert environment.region("reader").head().next_position == head.next_position
+
+
+def without_nonce(body: bytes, position: Position) -> bytes:
+    """Return a sound entry without a nonce."""
+    renamed = body.replace(b"lancelsm.nonce", b"lancelsm.n0nce")
+    old, new = (decode(one, position=position, key="").summary.entry_setsum.hex().encode() for one in (body, renamed))
+    return renamed.replace(old, new)
 
 
 def batches_out_of_order() -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import math
 import struct
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from random import Random
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import lance
 import pyarrow as pa
@@ -15,12 +17,18 @@ import pytest
 
 import lancelsm
 from lancelsm.admin.adopt import adopt
+from lancelsm.client.encoding import encode_rows, event
 from lancelsm.errors import Invalid
 from lancelsm.record.admission import declared, refusal
-from lancelsm.record.casts import storage_type
+from lancelsm.record.casts import as_schema, storage_type
 from lancelsm.record.export import write_file
 from lancelsm.record.files import read_file
 from lancelsm.record.schema import FIELD_ID, TableSchema, numbered
+from lancelsm.region.handle import open_table
+from lancelsm.stack.delivery.message import packed, unpacked
+from lancelsm.stack.delivery.request import stored_rows
+from lancelsm.stack.delivery.table_cache import Inbox
+from lancelsm.stack.query import answer as answer_rows
 from lancelsm.table import Table
 from tests.interop import lance_oracle as oracle
 from tests.unit.arrow_values import EVERYWHERE, EXTENSIONS, FIXED, LIST_VIEWS, NEVER
@@ -326,6 +334,43 @@ def test_values_of_every_type_are_kept_in_files(tmp_path: Path, inside: str, suf
             if suffix in ("jsonl", "csv"):
                 expected, actual = without_nan_payload(value, kind), without_nan_payload(actual, kind)
             assert actual == expected, f"{name} of type {kind}, row {key}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Given:
+    """The rows of an event for a function."""
+
+    upserts: list[dict[str, Any]] | None = None
+    deletes: None = None
+    arrow: str | None = None
+    object: None = None
+    op: Literal["upsert"] = "upsert"
+
+
+@pytest.mark.parametrize("form", ["json", "arrow"])
+@pytest.mark.parametrize("inside", INSIDE)
+def test_values_of_every_type_are_kept_by_functions_and_the_queue(tmp_path: Path, inside: str, form: str) -> None:
+    columns = columns_of([INSIDE[inside](kind) for kind in kept(inside) if kind != pa.binary(70_000)])
+    table = lancelsm.create(tmp_path / "table", columns, primary_key="id")
+    rows = rows_of(columns, range(20), Random(inside))
+    model = Model()
+    model.write(rows)
+
+    if form == "json":  # as the query function answers
+        answer = answer_rows(as_schema(rows, table.schema).to_batches(), keep=lambda _: pytest.fail("too large"))
+        given = Given(upserts=json.loads(json.dumps(answer["rows"])))
+    else:
+        (sent,) = encode_rows(rows, op="upsert", limit=1 << 30)
+        given = Given(arrow=json.loads(event("table", sent))["arrow"])
+    inbox = Inbox.below(str(tmp_path))
+    stored = unpacked(packed(stored_rows(given, handle=open_table(table.uri), inbox=inbox)))
+
+    for key, row in model.of(stored.select(table.schema.names)).items():
+        for name, value in row.items():
+            kind, expected, found = table.schema.field(name).type, model.rows[key][name], value
+            if form == "json":
+                expected, found = without_nan_payload(expected, kind), without_nan_payload(found, kind)
+            assert found == expected, f"{name} of type {kind}, row {key}"
 
 
 @pytest.mark.parametrize("kind", [pa.date32(), pa.timestamp("s"), pa.timestamp("us", "UTC")], ids=str)
