@@ -41,6 +41,7 @@ from lancelsm.read import reader
 from lancelsm.read.index_status import IndexStatus
 from lancelsm.read.matching_keys import MatchingKeys
 from lancelsm.read.result import Rows, with_first_batch
+from lancelsm.read.search.search import Prepared, SearchRequest, read_request, search
 from lancelsm.read.status import TableStatus, read_status
 from lancelsm.read.view import View, take_view
 from lancelsm.record.normalize import deletes, upserts
@@ -73,6 +74,7 @@ class Table:
         self._at = at
         self._lock = threading.Lock()
         self._writers: RegionWriters | None = None
+        self._prepared: Prepared | None = None
 
     def __repr__(self) -> str:
         key, regions = ", ".join(self._schema.primary_key), self.config.regions
@@ -222,6 +224,73 @@ class Table:
         return self._read_with_retry(
             lambda view: reader.get(view, wanted, uri=self.uri, columns=columns), lambda: self._regions_of(wanted)
         )
+
+    @checked
+    def search(
+        self,
+        query: Any = None,
+        *,
+        vector: Any = None,
+        text: Any = None,
+        column: str | None = None,
+        text_columns: Sequence[str] | None = None,
+        k: int = 10,
+        where: str | None = None,
+        columns: Sequence[str] | None = None,
+        metric: str | None = None,
+        nprobes: int | None = None,
+        refine_factor: int | None = None,
+        rerank: Literal["rrf"] | Callable[[pa.Table, pa.Table], pa.Table] = "rrf",
+        at: str | None = None,
+    ) -> Rows:
+        """Find the best rows by vector, by text or by both, as of now. All rows acknowledged before the call take part.
+
+        A stale or deleted row is never returned, and takes no place among the results. A search without an index reads
+        all vectors; a text search needs an index (`create_index`).
+
+        Args:
+            query: an array for `vector`, or text for `text`.
+            vector: numbers, as many as each vector of the column has. A list of vectors is several searches, whose rows
+                have their number in `query_index`; on a column with several vectors per row it is one search.
+            text: words, of which a row has at least one; or a query object of `lance.query`.
+            column: the column with the vectors; may be left out if only one fits.
+            text_columns: the columns with the text; by default all that have a text index.
+            k: the number of rows to return.
+            where: a condition that all returned rows match, see `scan`.
+            columns: the columns to return, in this order; by default all, then `_distance` for a vector, `_score` for
+                text, and `_relevance_score`, `_distance`, `_score` for both.
+            metric: `l2`, `cosine`, `dot` or `hamming`; by default that of the index, else `l2`.
+            nprobes: how many partitions of the index to search; by default 20.
+            refine_factor: compare this many times `k` rows exactly; by default 1 to 10, as the kind of the index needs.
+            rerank: for both: `rrf`, reciprocal-rank fusion; or a function of the two results, each with its score,
+                that returns a table with the returned columns, best row first.
+            at: the name of a snapshot to search.
+
+        Returns:
+            The rows, best first. In a hybrid result the score of a search that did not find the row is null.
+
+        Raises:
+            Invalid: a column is unknown, has no vectors or no text index; the vector has another length; the metric is
+                not that of the index; the condition is not valid; or another argument is not.
+            Corrupt, Unavailable: see `scan`.
+        """
+        request = read_request(
+            query,
+            vector=vector,
+            text=text,
+            column=column,
+            text_columns=text_columns,
+            k=k,
+            where=where,
+            columns=columns,
+            metric=metric,
+            nprobes=nprobes,
+            refine_factor=refine_factor,
+            rerank=rerank,
+        )
+        if at is not None:
+            return self.at(at)._search(request)
+        return self._search(request)
 
     # Maintenance
 
@@ -570,6 +639,14 @@ class Table:
     def _time_to_live(self, ttl: str | float | None) -> float | None:
         with error_context(table=self.uri):
             return time_to_live(self.settings.snapshot_ttl_seconds if ttl is None else ttl)
+
+    def _search(self, request: SearchRequest) -> Rows:
+        def read(view: View) -> Rows:
+            prepared = Prepared.of(view, self._prepared, uri=self.uri)
+            self._prepared = prepared
+            return Rows(search(prepared, request, uri=self.uri).to_reader())
+
+        return self._read_with_retry(read, lambda: regions(self._context))
 
     def _explain_missing(self, stream: pa.RecordBatchReader, pin: Pin) -> pa.RecordBatchReader:
         """Return the same rows. If the snapshot is gone and a read fails, the error says that the snapshot is gone."""

@@ -29,6 +29,7 @@ SAME_THING = {
     "redrive": {"cli", "delivery"},
     "region": {"region", "scrub"},
     "scrub": {"cli", "scrub"},
+    "search": {"cli", "search"},
     "table": {"lancelsm", "scrub"},
 }
 

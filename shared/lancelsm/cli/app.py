@@ -18,6 +18,7 @@ from lancelsm.cli import (
     regions,
     rows,
     scrub,
+    search,
     snapshots,
     tables,
 )
@@ -64,6 +65,7 @@ for module in (
     snapshots,
     gc,
     scrub,
+    search,
     redrive,
     cost,
     doctor,

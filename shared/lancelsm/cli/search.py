@@ -1,0 +1,77 @@
+"""The command `search`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from lancelsm.cli.arguments import At, Uri
+from lancelsm.cli.session import Session, command, names
+
+commands = typer.Typer()
+
+
+@command(
+    commands, "search", example="lancelsm search docs --text 'merge tree' --vector query.json --k 5 --columns id,title"
+)
+def search(  # noqa: PLR0917 - one for each option
+    session: Session,
+    uri: Uri,
+    vector: Annotated[str | None, typer.Option(metavar="FILE|JSON", help="A JSON list of numbers, or a file with one; "
+                                               "- is stdin.")] = None,
+    text: Annotated[str | None, typer.Option(metavar="WORDS", help="Words, of which a row has at least one.")] = None,
+    column: Annotated[str | None, typer.Option(metavar="COLUMN", help="The column with the vectors, if several "
+                                               "have.")] = None,
+    text_columns: Annotated[str | None, typer.Option(metavar="A[,B]", help="The columns with the text; by default all "
+                                                     "with a text index.")] = None,
+    k: Annotated[int, typer.Option("--k", min=1, metavar="N", help="The number of rows.")] = 10,
+    where: Annotated[str | None, typer.Option(metavar="SQL", help="Only rows that match; text in 'quotes', special "
+                                              "column names in `backticks`.")] = None,
+    columns: Annotated[str | None, typer.Option(metavar="A[,B]", help="Columns, in this order; by default all and the "
+                                                "scores.")] = None,
+    metric: Annotated[str | None, typer.Option(metavar="NAME", help="l2, cosine, dot or hamming; by default that of "
+                                               "the index.")] = None,
+    nprobes: Annotated[int | None, typer.Option(min=1, metavar="N", help="Partitions of the index to search.")] = None,
+    refine_factor: Annotated[int | None, typer.Option(min=1, metavar="N", help="Compare N times k rows "
+                                                      "exactly.")] = None,
+    at: At = None,
+) -> None:  # fmt: skip
+    """Find the best rows by vector, by text, or by both, as of now or as of a snapshot. Best row first.
+
+    As JSON: like `scan`, with "_distance" for a vector, "_score" for text, and "_relevance_score" too for both.
+    """
+    from lancelsm.cli.output import show_rows
+
+    table = session.open(uri, at=at)
+    found = table.search(
+        vector=None if vector is None else _numbers(vector),
+        text=text,
+        column=column,
+        text_columns=names(text_columns),
+        k=k,
+        where=where,
+        columns=names(columns),
+        metric=metric,
+        nprobes=nprobes,
+        refine_factor=refine_factor,
+    )
+    show_rows(session, found, capped=False)
+
+
+def _numbers(given: str) -> Any:
+    """Read a JSON list from the argument itself, a file, or stdin."""
+    try:
+        text = given if given.lstrip().startswith("[") else _read(given)
+        found = json.loads(text)
+    except (OSError, ValueError) as error:
+        raise typer.BadParameter(f"not a JSON list of numbers: {error}", param_hint="--vector") from error
+    if not isinstance(found, list):
+        raise typer.BadParameter("not a JSON list of numbers", param_hint="--vector")
+    return found
+
+
+def _read(file: str) -> str:
+    return typer.get_text_stream("stdin").read() if file == "-" else Path(file).read_text(encoding="utf-8")

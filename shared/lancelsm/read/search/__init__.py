@@ -1,0 +1,1 @@
+"""Search the rows of a view by vector, by text, or by both."""

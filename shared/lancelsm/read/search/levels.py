@@ -1,0 +1,172 @@
+"""The levels of a view to search, each without its stale rows.
+
+A row is stale if a newer level has its key, as a row or as a tombstone. Each level hides its own stale rows before it
+takes the best ones, so every level returns rows that the table has, and the best of all levels are the best of the
+table. What a view hides does not depend on the query, so it is prepared once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from lancelsm.dataset.indexes import BaseIndex, base_indexes
+from lancelsm.dataset.key_lookup import ABSENT, Indexes, Keys
+from lancelsm.dataset.search_reads import (
+    RowIds,
+    Searched,
+    blocklist,
+    keys_with_row_ids,
+    searched_base,
+    searched_generation,
+)
+from lancelsm.read.view import View
+from lancelsm.record.key import key_column, newest
+from lancelsm.record.schema import TOMBSTONE, TableSchema
+
+_LEVEL = "lancelsm.level"  # column names of tables have no dots
+
+
+class Newest:
+    """Knows the newest level of every key above the base."""
+
+    def __init__(self, keys: Keys, levels: Indexes, primary_key: tuple[str, ...]) -> None:
+        self._keys = keys
+        self._levels = levels
+        self._primary_key = primary_key
+
+    def __len__(self) -> int:
+        return len(self._keys)
+
+    @classmethod
+    def of(cls, generations: Sequence[pa.Table], tails: pa.Table, schema: TableSchema) -> Newest:
+        """Build it from the keys of the generations of each region, oldest first, and those of all tails."""
+        names = list(schema.primary_key)
+        fields = pa.schema([schema.columns.field(name).remove_metadata() for name in names])
+        parts = [
+            found.select(names).cast(fields).append_column(_LEVEL, pa.repeat(pa.scalar(number, pa.int64()), len(found)))
+            for number, found in enumerate([*generations, tails])
+        ]
+        known = newest(pa.concat_tables(parts).combine_chunks(), schema.primary_key)
+        return cls(_key(known, schema.primary_key), known.column(_LEVEL).to_numpy(), schema.primary_key)
+
+    def level_of(self, rows: pa.Table) -> Indexes:
+        """Return the newest level that has the key of each row; `ABSENT` if no level above the base has it."""
+        if not len(self._keys):
+            return np.full(rows.num_rows, ABSENT, np.int64)
+        found = self._keys.find(pa.chunked_array([key_column(rows, self._primary_key)]))
+        return np.where(found == ABSENT, ABSENT, self._levels[found])
+
+    def stale(self, level: int, rows: pa.Table, ids: RowIds) -> RowIds:
+        """Return the ids of the rows of a level that a newer level replaces, and of its tombstones."""
+        stale: RowIds = ids[(self.level_of(rows) != level) | ~_alive(rows).to_numpy(zero_copy_only=False)]
+        return stale
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredLevel:
+    """The base or a generation, with its stale rows. `rows` includes them; `hidden` is their list for Lance."""
+
+    searched: Searched
+    rows: int
+    stale: RowIds
+    hidden: bytes | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Levels:
+    """What a search of one view reads. `tail` has the live rows of all logs, without `_tombstone`."""
+
+    view: View
+    schema: TableSchema
+    indexes: tuple[BaseIndex, ...]
+    base: StoredLevel
+    generations: tuple[StoredLevel, ...]
+    tail: pa.Table
+    newest: Newest
+
+    @property
+    def stored(self) -> tuple[StoredLevel, ...]:
+        return (self.base, *self.generations)
+
+
+def identity(view: View) -> object:
+    """Return a value that is equal for two views only if they have the same rows."""
+    return view.base.version, tuple(
+        (one.region, one.manifest.version, one.counter, one.end.next_position) for one in view.regions
+    )
+
+
+def prepare(view: View, *, uri: str) -> Levels:
+    """Find the stale rows of every level.
+
+    Raises:
+        Corrupt: a generation or the base is missing or damaged.
+        Unavailable: a store did not answer.
+    """
+    schema = view.base.schema
+    opened = [
+        searched_generation(
+            uri=f"{uri}/{region.path(one)}",
+            version=one.indexes.version if one.indexes else None,
+            schema=schema,
+            storage_options=view.base.storage_options,
+        )
+        for region in view.regions
+        for one in region.generations
+    ]
+    keys = [_keys(level, schema) for level in opened]
+    tails = pa.concat_tables(
+        [schema.stored.empty_table(), *(part for region in view.regions for part in region.tail.in_order())]
+    )
+    above = Newest.of([found for found, _ in keys], tails, schema)
+    generations = tuple(
+        _level(level, found.num_rows, above.stale(number, found, ids))
+        for number, (level, (found, ids)) in enumerate(zip(opened, keys, strict=True))
+    )
+    base = searched_base(view.base)
+    hidden: list[RowIds] = [np.empty(0, np.uint64)]
+    if len(above):
+        hidden += [ids[above.level_of(found) != ABSENT] for found, ids in keys_with_row_ids(base)]
+    return Levels(
+        view=view,
+        schema=schema,
+        indexes=tuple(base_indexes(view.base)),
+        base=_level(base, view.base.rows, np.concatenate(hidden)),
+        generations=generations,
+        tail=tails.filter(_alive(tails)).drop_columns([TOMBSTONE]),
+        newest=above,
+    )
+
+
+def _level(searched: Searched, rows: int, stale: RowIds) -> StoredLevel:
+    return StoredLevel(searched=searched, rows=rows, stale=stale, hidden=blocklist(stale))
+
+
+def _keys(level: Searched, schema: TableSchema) -> tuple[pa.Table, RowIds]:
+    parts, ids = [], [np.empty(0, np.uint64)]
+    for found, row_ids in keys_with_row_ids(level):
+        tombstones = found.column(TOMBSTONE) if TOMBSTONE in found.column_names else _false(found.num_rows)
+        parts.append(found.select(list(schema.primary_key)).append_column(TOMBSTONE, tombstones))
+        ids.append(row_ids)
+    wanted = pa.schema([*(schema.columns.field(name).remove_metadata() for name in schema.primary_key), _FLAG])
+    table = pa.concat_tables([one.cast(wanted) for one in parts]) if parts else wanted.empty_table()
+    return table, np.concatenate(ids)
+
+
+_FLAG = pa.field(TOMBSTONE, pa.bool_())
+
+
+def _false(rows: int) -> pa.ChunkedArray:
+    return pa.chunked_array([pa.repeat(pa.scalar(False), rows)])
+
+
+def _alive(rows: pa.Table) -> pa.Array:
+    return pa.array(~rows.column(TOMBSTONE).to_numpy())
+
+
+def _key(rows: pa.Table, primary_key: tuple[str, ...]) -> Keys:
+    return Keys(pa.chunked_array([key_column(rows, primary_key)]))

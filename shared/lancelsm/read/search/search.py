@@ -1,0 +1,186 @@
+"""Search a view by vector, by text, or by both."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal
+
+import pyarrow as pa
+
+from lancelsm.dataset.search_reads import DISTANCE, SCORE
+from lancelsm.errors import Invalid
+from lancelsm.read.search.levels import Levels, identity, prepare
+from lancelsm.read.search.queries import (
+    RELEVANCE,
+    Rerank,
+    SearchOutput,
+    TextQuery,
+    VectorQuery,
+    read_output,
+    read_text,
+    read_vector,
+    scores,
+)
+from lancelsm.read.search.text_search import TextLevels, best_rows
+from lancelsm.read.search.vector_search import nearest_rows
+from lancelsm.read.view import View
+from lancelsm.record.key import key_column
+
+_RANK = 60  # of reciprocal-rank fusion, as in LanceDB
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prepared:
+    """The levels of one view, for any number of searches of it."""
+
+    identity: object
+    levels: Levels
+
+    @cached_property
+    def text(self) -> TextLevels:
+        return TextLevels.of(self.levels)
+
+    @classmethod
+    def of(cls, view: View, last: Prepared | None, *, uri: str) -> Prepared:
+        """Prepare a view, or return the last one if both have the same rows. Raises: see `levels.prepare`."""
+        current = identity(view)
+        if last is not None and last.identity == current:
+            return last
+        return cls(identity=current, levels=prepare(view, uri=uri))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchRequest:
+    """The arguments of a search as the caller gave them; see `Table.search`."""
+
+    vector: Any = None
+    text: Any = None
+    column: str | None = None
+    text_columns: Sequence[str] | None = None
+    k: int = 10
+    where: str | None = None
+    columns: Sequence[str] | None = None
+    metric: str | None = None
+    nprobes: int | None = None
+    refine_factor: int | None = None
+    rerank: Literal["rrf"] | Rerank = "rrf"
+
+
+def read_request(query: Any, **arguments: Any) -> SearchRequest:
+    """Take the positional argument of a search for a vector or a text. Raises `Invalid` if nothing is searched."""
+    request = SearchRequest(**arguments)
+    if query is not None:
+        name = "text" if isinstance(query, str) or type(query).__module__.startswith("lance") else "vector"
+        if getattr(request, name) is not None:
+            raise Invalid(f"the search has two queries of {name}", remedy="Give one of them", field=name)
+        request = SearchRequest(**{**arguments, name: query})
+    if request.vector is None and request.text is None:
+        raise Invalid("a search needs a vector or a text", remedy="Give a query", field="query")
+    if request.rerank != "rrf" and not callable(request.rerank):
+        raise Invalid(
+            f"unknown reranker {request.rerank!r}", remedy="Use 'rrf', or a function of two tables", field="rerank"
+        )
+    return request
+
+
+def search(prepared: Prepared, request: SearchRequest, *, uri: str) -> pa.Table:
+    """Return the best rows of a view, best first.
+
+    Raises:
+        Invalid: a column, the vector, the metric, the condition or another argument doesn't fit the table.
+        Corrupt: an object is missing or damaged.
+        Unavailable: a store did not answer.
+    """
+    levels = prepared.levels
+    schema = levels.schema
+    vector = _vector(levels, request, uri=uri)
+    text = None
+    if request.text is not None:
+        text = read_text(levels.indexes, request.text, text_columns=request.text_columns, uri=uri)
+    added = scores(vector=vector is not None, text=text is not None, many=vector is not None and vector.many)
+    output = read_output(schema, k=request.k, columns=request.columns, where=request.where, scores=added, uri=uri)
+    if vector is not None and text is not None:
+        if vector.many:
+            raise Invalid("a hybrid search takes one vector", table=uri, field="vector")
+        return _hybrid(prepared, vector, text, output, request.rerank, uri=uri)
+    found = (
+        nearest_rows(levels, vector, output, uri=uri) if vector is not None else best_rows(prepared.text, text, output)  # type: ignore[arg-type]
+    )
+    return found.select(list(output.names))
+
+
+def _vector(levels: Levels, request: SearchRequest, *, uri: str) -> VectorQuery | None:
+    if request.vector is None:
+        return None
+    return read_vector(
+        levels.schema,
+        levels.indexes,
+        request.vector,
+        column=request.column,
+        metric=request.metric,
+        nprobes=request.nprobes,
+        refine_factor=request.refine_factor,
+        uri=uri,
+    )
+
+
+def _hybrid(
+    prepared: Prepared,
+    vector: VectorQuery,
+    text: TextQuery,
+    output: SearchOutput,
+    rerank: Literal["rrf"] | Rerank,
+    *,
+    uri: str,
+) -> pa.Table:
+    schema = prepared.levels.schema
+    wanted = tuple(name for name in schema.names if name in output.columns or name in schema.primary_key)
+    both = SearchOutput(k=output.k, columns=wanted, names=(), where=output.where)
+    near = nearest_rows(prepared.levels, vector, both, uri=uri)
+    best = best_rows(prepared.text, text, both)
+    merge: Callable[[pa.Table, pa.Table], pa.Table] = _fuser(schema.primary_key) if rerank == "rrf" else rerank
+    found = merge(near, best)
+    if not isinstance(found, pa.Table) or (lacking := [one for one in output.names if one not in found.column_names]):
+        problem = f"without {lacking[0]!r}" if isinstance(found, pa.Table) else f"of type {type(found).__name__}"
+        raise Invalid(
+            f"the reranker returned a result {problem}",
+            remedy=f"Return a table with the columns {', '.join(output.names)}",
+            table=uri,
+            field="rerank",
+        )
+    return found.select(list(output.names)).slice(0, output.k)
+
+
+def _fuser(primary_key: tuple[str, ...]) -> Rerank:
+    """Return reciprocal-rank fusion as LanceDB does it: a row gets 1 / (60 + rank) for each result that has it."""
+
+    def fuse(near: pa.Table, best: pa.Table) -> pa.Table:
+        keys = key_column(
+            pa.concat_tables([near.select(list(primary_key)), best.select(list(primary_key))]).combine_chunks(),
+            primary_key,
+        ).to_pylist()
+        relevance: dict[Any, float] = {}
+        of_near = {key: number for number, key in enumerate(keys[: near.num_rows])}
+        of_best = {key: number for number, key in enumerate(keys[near.num_rows :])}
+        for ranked in (of_near, of_best):
+            for key, number in ranked.items():
+                relevance[key] = relevance.get(key, 0.0) + 1 / (_RANK + number + 1)
+        order = sorted(relevance, key=lambda key: -relevance[key])
+        every = pa.concat_tables([near.drop_columns([DISTANCE]), best.drop_columns([SCORE])])
+        rows = every.take(
+            pa.array([of_near.get(key, near.num_rows + of_best.get(key, 0)) for key in order], pa.int64())
+        )
+        distances, found = near.column(DISTANCE).to_pylist(), best.column(SCORE).to_pylist()
+        return (
+            rows.append_column(RELEVANCE, pa.array([relevance[key] for key in order], pa.float32()))
+            .append_column(
+                DISTANCE, pa.array([distances[of_near[key]] if key in of_near else None for key in order], pa.float32())
+            )
+            .append_column(
+                SCORE, pa.array([found[of_best[key]] if key in of_best else None for key in order], pa.float32())
+            )
+        )
+
+    return fuse
