@@ -149,8 +149,8 @@ def test_records_that_an_older_snapshot_of_the_same_name_left_do_not_count(handl
     assert read_pins(context) == [again]
 
 
-class FakeEvent:
-    """Replaces the event that ends a heartbeat: the first waits end at once, the next one when the event is set."""
+class FakeLock:
+    """Replaces the lock that ends a heartbeat: the first waits end at once, the next one when the lock is released."""
 
     def __init__(self, beats: int) -> None:
         self.waits: list[float] = []
@@ -158,23 +158,25 @@ class FakeEvent:
         self._beats = beats
         self._end = threading.Event()
 
-    def wait(self, seconds: float) -> bool:
-        self.waits.append(seconds)
+    def acquire(self, *, timeout: float | None = None) -> bool:
+        if timeout is None:
+            return True
+        self.waits.append(timeout)
         if len(self.waits) <= self._beats:
             return False
         self.over.set()
         return self._end.wait(TIMEOUT)
 
-    def set(self) -> None:
+    def release(self) -> None:
         self._end.set()
 
 
-def fake_heartbeat(monkeypatch, times: int) -> FakeEvent:
-    event = FakeEvent(times)
+def fake_heartbeat(monkeypatch, times: int) -> FakeLock:
+    lock = FakeLock(times)
     monkeypatch.setattr(
-        "lancelsm.history.snapshot.threading", SimpleNamespace(Event=lambda: event, Thread=threading.Thread)
+        "lancelsm.history.snapshot.threading", SimpleNamespace(Lock=lambda: lock, Thread=threading.Thread)
     )
-    return event
+    return lock
 
 
 @pytest.fixture

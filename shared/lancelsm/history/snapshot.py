@@ -155,10 +155,11 @@ def holding_snapshot(handle: TableHandle, name: str, *, ttl_seconds: float) -> I
     Raises: the same errors as `create_snapshot`; at the end of the block, the error of a failed renewal.
     """
     pin = create_snapshot(handle, name, ttl_seconds=ttl_seconds)
-    stop, failures = threading.Event(), []
+    going, failures = threading.Lock(), []  # a lock, as in `lease`
+    going.acquire()
 
     def renew() -> None:
-        while not stop.wait(ttl_seconds / _RENEWALS):
+        while not going.acquire(timeout=ttl_seconds / _RENEWALS):
             try:
                 _renewed(handle, pin, lambda: pins.expiry(handle.context, ttl_seconds))
             except (Contended, Unavailable):
@@ -168,12 +169,13 @@ def holding_snapshot(handle: TableHandle, name: str, *, ttl_seconds: float) -> I
                 return
 
     thread = threading.Thread(target=renew, daemon=True, name=f"lancelsm-snapshot-{name}")
-    thread.start()
     try:
+        thread.start()
         yield pin
     finally:
-        stop.set()
-        thread.join()
+        going.release()
+        if thread.is_alive():
+            thread.join()
         with suppress(LsmError):  # it expires by itself
             forget_snapshot(handle, pin)
     if failures:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -21,6 +20,7 @@ from lancelsm.common.layout import (
     region_key,
     table_key,
 )
+from lancelsm.common.pool import Pool
 from lancelsm.errors import Corrupt, Fenced, Invalid, error_context
 from lancelsm.objects import ObjectStore
 from lancelsm.region import config as configs
@@ -55,8 +55,8 @@ class TableContext:
         """Call `read` for every item, several at a time; return the results in the order of the items."""
         if min(self.parallel, len(items)) <= 1:
             return [read(item) for item in items]
-        with ThreadPoolExecutor(min(self.parallel, len(items))) as pool:
-            return list(pool.map(read, items))
+        with Pool(min(self.parallel, len(items))) as pool:
+            return pool.map(read, items)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

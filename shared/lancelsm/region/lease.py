@@ -34,14 +34,15 @@ def lease(context: TableContext, name: str) -> Iterator[None]:
     key = lease_key(context.table, name)
     holder = context.ids.nonce()
     version = _take(context, key, holder, name)
-    stop = threading.Event()
-    renewal = threading.Thread(target=_renew, args=(context, key, holder, version, stop), daemon=True)
-    if context.parallel > 1:
-        renewal.start()
+    going = threading.Lock()  # held until the end. Not an event: an interrupt in its `set` could block the thread
+    going.acquire()
+    renewal = threading.Thread(target=_renew, args=(context, key, holder, version, going), daemon=True)
     try:
+        if context.parallel > 1:
+            renewal.start()
         yield
     finally:
-        stop.set()
+        going.release()
         if renewal.is_alive():
             renewal.join()
         with suppress(LsmError):  # it expires by itself
@@ -72,8 +73,8 @@ def _take(context: TableContext, key: Key, holder: Nonce, name: str) -> int:
     raise Contended(f"other processes kept taking the lease {name!r}", remedy="Retry", table=context.uri)
 
 
-def _renew(context: TableContext, key: Key, holder: Nonce, version: int, stop: threading.Event) -> None:
-    while not stop.wait(LEASE_SECONDS / 3):
+def _renew(context: TableContext, key: Key, holder: Nonce, version: int, going: threading.Lock) -> None:
+    while not going.acquire(timeout=LEASE_SECONDS / 3):
         try:
             outcome = context.registry.swap(
                 key, expect={"version": version, "holder": holder}, change=_record(context, holder, version + 1)

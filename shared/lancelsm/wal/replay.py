@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from typing import Protocol
 
 import pyarrow as pa
 
 from lancelsm.common.layout import Position, wal_entry, wal_prefix
+from lancelsm.common.pool import Pool, Task
 from lancelsm.common.setsum import Setsum
 from lancelsm.errors import Corrupt, Invalid, error_context
 from lancelsm.record.rowsum import row_setsum
@@ -140,13 +141,13 @@ def read_ahead(region: Region, positions: Sequence[int], *, size: int | None) ->
         yield from (read_entry(region, Position(position)) for position in positions)
         return
     unread, largest = size or 0, _SIZE_UNKNOWN if size is None else 0
-    submitted, waiting = 0, deque[Future[Entry]]()
-    with ThreadPoolExecutor(parallel) as pool:
+    submitted, waiting = 0, deque[Task[Entry]]()
+    with Pool(parallel) as pool:
         for done in range(len(positions)):
             expected = max(1, largest, unread // (len(positions) - done))
             room = max(1, min(parallel, _AHEAD_BYTES // expected))
             while submitted < len(positions) and len(waiting) < room:
-                waiting.append(pool.submit(read_entry, region, Position(positions[submitted])))
+                waiting.append(pool.submit(partial(read_entry, region, Position(positions[submitted]))))
                 submitted += 1
             entry = waiting.popleft().result()
             unread = max(0, unread - entry.summary.bytes)

@@ -1,0 +1,91 @@
+"""Run tasks in threads, so that a KeyboardInterrupt at any line of the caller can't block them.
+
+`concurrent.futures` and `threading.Condition` hold locks in Python code. If an interrupt comes between the lock and
+its `with` block, the lock stays locked, and the threads of the pool wait for it endlessly. Here the caller uses only
+queues and locks of C, which take effect as a whole or not at all.
+"""
+
+from __future__ import annotations
+
+import _thread
+from collections.abc import Callable, Iterable
+from queue import SimpleQueue
+from types import TracebackType
+from typing import Any, Generic, Self, TypeVar
+
+T = TypeVar("T")
+U = TypeVar("U")
+
+
+class Task(Generic[T]):
+    """A call whose result comes later."""
+
+    def __init__(self, call: Callable[[], T]) -> None:
+        self._call = call
+        self._outcome: list[tuple[T | None, BaseException | None]] = []
+        self._done = _thread.allocate_lock()
+        self._done.acquire()
+
+    def run(self) -> None:
+        try:
+            self._outcome.append((self._call(), None))
+        except BaseException as error:  # noqa: BLE001 - the caller gets it
+            self._outcome.append((None, error))
+        self._done.release()
+
+    def result(self) -> T:
+        """Wait for the result; raise the error of the call. Call it once."""
+        self._done.acquire()
+        value, error = self._outcome[0]
+        if error is not None:
+            raise error
+        return value  # type: ignore[return-value]
+
+
+class Pool:
+    """A context with some threads. At its end it drops the tasks that have not begun, and waits for the others.
+
+    An interrupt right before its end leaves the threads idle. They don't keep the process from ending.
+    """
+
+    def __init__(self, threads: int) -> None:
+        self._most = threads
+        self._stopped = False
+        self._tasks: SimpleQueue[Task[Any] | None] = SimpleQueue()
+        self._running: list[_thread.LockType] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stopped = True
+        for _ in range(self._most):
+            self._tasks.put(None)
+        for running in self._running:
+            running.acquire()
+
+    def submit(self, call: Callable[[], T]) -> Task[T]:
+        """Run a call in a thread of the pool. Calls start in the order in which they were submitted."""
+        task = Task(call)
+        self._tasks.put(task)
+        if len(self._running) < self._most:
+            running = _thread.allocate_lock()
+            running.acquire()
+            _thread.start_new_thread(self._work, (running,))
+            self._running.append(running)
+        return task
+
+    def map(self, call: Callable[[T], U], items: Iterable[T]) -> list[U]:
+        """Call a function for every item; return the results in the order of the items."""
+        tasks = [self.submit(lambda item=item: call(item)) for item in items]  # type: ignore[misc]
+        return [task.result() for task in tasks]
+
+    def _work(self, running: _thread.LockType) -> None:
+        try:
+            while (task := self._tasks.get()) is not None:
+                if not self._stopped:
+                    task.run()
+        finally:
+            running.release()

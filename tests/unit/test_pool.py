@@ -1,0 +1,107 @@
+"""A pool runs tasks in threads, and an interrupt at any call leaves none of them blocked."""
+
+from __future__ import annotations
+
+import _thread
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+import pytest
+
+from lancelsm.common.pool import Pool
+
+
+def test_results_come_in_the_order_of_the_items() -> None:
+    turn = [threading.Event() for _ in range(3)]
+    turn[2].set()
+
+    def in_reverse(number: int) -> int:
+        assert turn[number].wait(10)
+        turn[number - 1].set()
+        return number * 10
+
+    with Pool(3) as pool:
+        assert pool.map(in_reverse, range(3)) == [0, 10, 20]
+
+
+def test_a_pool_has_no_more_threads_than_it_may() -> None:
+    lock, running, most = threading.Lock(), 0, 0
+
+    def count(_: int) -> None:
+        nonlocal running, most
+        with lock:
+            running += 1
+            most = max(most, running)
+        time.sleep(0.002)
+        with lock:
+            running -= 1
+
+    with Pool(3) as pool:
+        pool.map(count, range(30))
+
+    assert 2 <= most <= 3
+
+
+def test_an_error_is_raised_and_drops_the_tasks_that_have_not_begun() -> None:
+    begun: list[int] = []
+
+    def until_stopped() -> None:
+        while not pool._stopped:
+            time.sleep(0.001)
+
+    def fail(number: int) -> None:
+        begun.append(number)
+        raise ValueError(number)
+
+    pool = Pool(1)
+    with pytest.raises(ValueError, match="0"), pool:
+        first = pool.submit(lambda: fail(0))
+        pool.submit(until_stopped)
+        pool.submit(lambda: fail(1))
+        first.result()
+
+    assert begun == [0]
+
+
+def interrupted(work: Callable[[], Any], at: int) -> int:
+    """Interrupt work at its call of a Python function with this number. Return how many calls were left."""
+    left = at
+
+    def count(_frame: FrameType, event: str, _argument: Any) -> None:
+        nonlocal left
+        if event == "call":
+            left -= 1
+            if left == 0:
+                sys.setprofile(None)
+                os.kill(os.getpid(), signal.SIGINT)
+
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    sys.setprofile(count)
+    try:
+        work()
+    except KeyboardInterrupt:
+        pass
+    finally:
+        sys.setprofile(None)
+        signal.signal(signal.SIGINT, before)
+    return left
+
+
+def test_an_interrupt_at_any_call_ends_the_call_and_its_threads() -> None:
+    def work() -> None:
+        with Pool(3) as pool:
+            pool.map(lambda number: number, range(8))
+
+    total = (1 << 30) - interrupted(work, 1 << 30)
+    before = _thread._count()
+    for at in range(1, total + 1):
+        interrupted(work, at)
+
+    assert total > 30
+    assert _thread._count() <= before + 3  # if the end of the context does not begin, its threads stay idle
