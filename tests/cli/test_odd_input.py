@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 
 from lancelsm.cli import main
+from lancelsm.common.layout import CONFIG
 from tests.cli.console import COMMAND, Json, Run
 
 EXIT_CODES = (0, 1, 2, 3, 4, 5, 6, 130, 141)
@@ -21,6 +23,7 @@ NOT_TEXT = b"\xff\xfe"
 INTERRUPTED = """
 import os, signal, sys
 from lancelsm.cli import main
+from lancelsm.common.layout import CONFIG
 left = int(sys.argv.pop(1))
 def count(frame, event, argument):
     global left
@@ -231,12 +234,65 @@ def test_an_interrupt_at_any_time_prints_nothing(orders: Path, share: float) -> 
     assert (done.returncode, done.stderr) in [(130, b""), (-2, b"")], done
 
 
+# Every command that opens a table, with arguments: TABLE is the table, NEW a location beside it, ROWS a file of rows.
+COMMANDS = [
+    "status TABLE",
+    "describe TABLE",
+    "history TABLE",
+    "config set TABLE flush_rows=50000",
+    "init NEW --schema ROWS --primary-key id --load",
+    "write TABLE ROWS",
+    "delete TABLE --key 1",
+    "delete TABLE --where state='new'",
+    "get TABLE --key 1",
+    "scan TABLE --output json",
+    "scan TABLE --to NEW.parquet",
+    "tail TABLE --cursor c",
+    "cursor list TABLE",
+    "cursor set TABLE --name d",
+    "cursor drop TABLE --name c",
+    "flush TABLE",
+    "merge TABLE",
+    "optimize TABLE",
+    "run TABLE",
+    "gc TABLE --yes --interval 0s",
+    "scrub TABLE",
+    "inspect manifest TABLE",
+    "inspect entries TABLE",
+    "inspect generations TABLE",
+    "region list TABLE",
+    "region claim TABLE",
+    "registry rebuild TABLE",
+    "snapshot create TABLE --name new",
+    "snapshot list TABLE",
+    "snapshot refresh TABLE --name s",
+    "snapshot clone TABLE NEW --name s",
+    "snapshot drop TABLE --name s",
+    "backup TABLE NEW",
+    "drop TABLE --yes",
+    "doctor TABLE",
+    "cost",
+]
+
+
 @pytest.mark.long
-@pytest.mark.parametrize("command", ["status", "scan", "delete", "run", "write"])
-def test_an_interrupt_at_each_of_many_times_prints_nothing(orders: Path, as_json: Json, command: str) -> None:
-    options = {"delete": ("--key", "1"), "write": (str(orders.with_name("orders.parquet")),)}.get(command, ())
-    total = calls_of(command, orders, *options)
-    for step in range(60):
-        done = interrupt(2 + total * step // 60, command, orders, *options)
-        assert (done.returncode, done.stderr) in [(130, b""), (-2, b"")], done
-    assert main(["scrub", str(orders)]) == 0
+@pytest.mark.parametrize("line", COMMANDS)
+def test_an_interrupt_at_each_of_some_times_prints_nothing(orders: Path, tmp_path: Path, line: str) -> None:
+    for arguments in (("snapshot", "create", orders, "--name", "s"), ("cursor", "set", orders, "--name", "c")):
+        assert main([*map(str, arguments)]) == 0
+    copy = tmp_path / "copy"
+
+    def arguments() -> list[str]:
+        shutil.rmtree(copy, ignore_errors=True)
+        shutil.copytree(orders.parent, copy, ignore=shutil.ignore_patterns(copy.name))
+        words = {"TABLE": copy / orders.name, "NEW": copy / "new", "NEW.parquet": copy / "new.parquet"}
+        words["ROWS"] = copy / "orders.parquet"
+        return [str(words.get(word, word)) for word in line.split()]
+
+    total = calls_of(*arguments())
+    for step in range(12):
+        done = interrupt(2 + total * step // 12, *arguments())
+        ended = (done.returncode, done.stderr) in [(130, b""), (-2, b"")]
+        assert ended or (done.returncode == 0 and done.stderr.endswith(b" left")), done
+        if (copy / orders.name / CONFIG).exists():
+            assert main(["scrub", str(copy / orders.name)]) == 0

@@ -60,11 +60,12 @@ def test_an_error_is_raised_and_drops_the_tasks_that_have_not_begun() -> None:
         raise ValueError(number)
 
     pool = Pool(1)
-    with pytest.raises(ValueError, match="0"), pool:
+    with pool:
         first = pool.submit(lambda: fail(0))
         pool.submit(until_stopped)
         pool.submit(lambda: fail(1))
-        first.result()
+        with pytest.raises(ValueError, match="0"):
+            first.result()
 
     assert begun == [0]
 
