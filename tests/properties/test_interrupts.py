@@ -149,8 +149,8 @@ def check_usable(table: Table, name: str) -> None:
         again.run()
     except Invalid:  # it had been done already
         assert name in {"snapshot", "drop snapshot", "create", "clone", "hold"}
-    except Contended as error:  # the interrupt came while the call took or gave back its lease
-        assert "lease" in error.message
+    except Contended:  # the interrupt came while the call took or gave back its lease
+        assert name in {"merge", "run", "collect"}
     assert again.scrub().ok
 
 
@@ -158,8 +158,7 @@ def check_dropped(table: Table) -> None:
     """The table can be dropped again or is gone, and its location is free."""
     try:
         drop_table(table.uri)
-    except Contended as error:
-        assert "lease" in error.message
+    except Contended:  # the interrupt came while the drop took or gave back its lease
         return
     except Invalid:
         pass

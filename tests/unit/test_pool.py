@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from lancelsm.common.pool import Pool
+from lancelsm.common.pool import TaskPool
 
 
 def test_results_come_in_the_order_of_the_items() -> None:
@@ -26,7 +26,7 @@ def test_results_come_in_the_order_of_the_items() -> None:
         turn[number - 1].set()
         return number * 10
 
-    with Pool(3) as pool:
+    with TaskPool(3) as pool:
         assert pool.map(in_reverse, range(3)) == [0, 10, 20]
 
 
@@ -42,7 +42,7 @@ def test_a_pool_has_no_more_threads_than_it_may() -> None:
         with lock:
             running -= 1
 
-    with Pool(3) as pool:
+    with TaskPool(3) as pool:
         pool.map(count, range(30))
 
     assert 2 <= most <= 3
@@ -59,7 +59,7 @@ def test_an_error_is_raised_and_drops_the_tasks_that_have_not_begun() -> None:
         begun.append(number)
         raise ValueError(number)
 
-    pool = Pool(1)
+    pool = TaskPool(1)
     with pool:
         first = pool.submit(lambda: fail(0))
         pool.submit(until_stopped)
@@ -96,7 +96,7 @@ def interrupted(work: Callable[[], Any], at: int) -> int:
 
 def test_an_interrupt_at_any_call_ends_the_call_and_its_threads() -> None:
     def work() -> None:
-        with Pool(3) as pool:
+        with TaskPool(3) as pool:
             pool.map(lambda number: number, range(8))
 
     total = (1 << 30) - interrupted(work, 1 << 30)

@@ -17,7 +17,7 @@ T = TypeVar("T")
 U = TypeVar("U")
 
 
-class Task(Generic[T]):
+class PoolTask(Generic[T]):
     """A call whose result comes later."""
 
     def __init__(self, call: Callable[[], T]) -> None:
@@ -42,7 +42,7 @@ class Task(Generic[T]):
         return value  # type: ignore[return-value]
 
 
-class Pool:
+class TaskPool:
     """A context with some threads. At its end it drops the tasks that have not begun, and waits for the others.
 
     An interrupt right before its end leaves the threads idle. They don't keep the process from ending.
@@ -51,7 +51,7 @@ class Pool:
     def __init__(self, threads: int) -> None:
         self._most = threads
         self._stopped = False
-        self._tasks: SimpleQueue[Task[Any] | None] = SimpleQueue()
+        self._tasks: SimpleQueue[PoolTask[Any] | None] = SimpleQueue()
         self._running: list[_thread.LockType] = []
 
     def __enter__(self) -> Self:
@@ -66,9 +66,9 @@ class Pool:
         for running in self._running:
             running.acquire()
 
-    def submit(self, call: Callable[[], T]) -> Task[T]:
+    def submit(self, call: Callable[[], T]) -> PoolTask[T]:
         """Run a call in a thread of the pool. Calls start in the order in which they were submitted."""
-        task = Task(call)
+        task = PoolTask(call)
         self._tasks.put(task)
         if len(self._running) < self._most:
             running = _thread.allocate_lock()

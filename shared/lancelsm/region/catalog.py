@@ -20,7 +20,7 @@ from lancelsm.common.layout import (
     region_key,
     table_key,
 )
-from lancelsm.common.pool import Pool
+from lancelsm.common.pool import TaskPool
 from lancelsm.errors import Corrupt, Fenced, Invalid, error_context
 from lancelsm.objects import ObjectStore
 from lancelsm.region import config as configs
@@ -55,7 +55,7 @@ class TableContext:
         """Call `read` for every item, several at a time; return the results in the order of the items."""
         if min(self.parallel, len(items)) <= 1:
             return [read(item) for item in items]
-        with Pool(min(self.parallel, len(items))) as pool:
+        with TaskPool(min(self.parallel, len(items))) as pool:
             return pool.map(read, items)
 
 

@@ -18,7 +18,7 @@ from urllib.parse import quote, unquote
 from lancelsm.common.clock import Budget, Clock, Ids
 from lancelsm.common.json_text import parse_json
 from lancelsm.common.layout import REGISTRY_OBJECTS, Key, Nonce
-from lancelsm.common.pool import Pool
+from lancelsm.common.pool import TaskPool
 from lancelsm.errors import Contended, Corrupt, Invalid, Unavailable
 from lancelsm.objects import ETag, ObjectStore, PreconditionFailed, WriteUnknown, Written
 from lancelsm.registry import (
@@ -98,7 +98,7 @@ class ObjectRegistry:
         prefix = _partition_prefix(partition)
         names = [line.key for line in self._store.list(prefix)]
         if self._parallel > 1 and len(names) > 1:
-            with Pool(min(self._parallel, len(names))) as pool:
+            with TaskPool(min(self._parallel, len(names))) as pool:
                 found = pool.map(self._stored, names)
         else:
             found = [self._stored(name) for name in names]

@@ -15,7 +15,7 @@ from typing import Protocol
 import pyarrow as pa
 
 from lancelsm.common.layout import Position, wal_entry, wal_prefix
-from lancelsm.common.pool import Pool, Task
+from lancelsm.common.pool import PoolTask, TaskPool
 from lancelsm.common.setsum import Setsum
 from lancelsm.errors import Corrupt, Invalid, error_context
 from lancelsm.record.rowsum import row_setsum
@@ -141,8 +141,8 @@ def read_ahead(region: Region, positions: Sequence[int], *, size: int | None) ->
         yield from (read_entry(region, Position(position)) for position in positions)
         return
     unread, largest = size or 0, _SIZE_UNKNOWN if size is None else 0
-    submitted, waiting = 0, deque[Task[Entry]]()
-    with Pool(parallel) as pool:
+    submitted, waiting = 0, deque[PoolTask[Entry]]()
+    with TaskPool(parallel) as pool:
         for done in range(len(positions)):
             expected = max(1, largest, unread // (len(positions) - done))
             room = max(1, min(parallel, _AHEAD_BYTES // expected))
