@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from lancelsm.common.committed import Committed
-    from lancelsm.errors import Ambiguous, Contended, Corrupt, Fenced, Invalid, LsmError, Unavailable
+    from lancelsm.errors import Ambiguous, Contended, Corrupt, Fenced, Invalid, LsmError, LsmWarning, Unavailable
     from lancelsm.read.result import Rows
     from lancelsm.read.status import TableStatus
     from lancelsm.table import Table, create, open  # noqa: A004
     from lancelsm.wal.writer import Writer
 
 _HOMES = {
-    "errors": ("Ambiguous", "Contended", "Corrupt", "Fenced", "Invalid", "LsmError", "Unavailable"),
+    "errors": ("Ambiguous", "Contended", "Corrupt", "Fenced", "Invalid", "LsmError", "LsmWarning", "Unavailable"),
     "read.status": ("TableStatus",),
     "read.result": ("Rows",),
     "table": ("Table", "create", "open"),
@@ -38,6 +38,7 @@ __all__ = [
     "Fenced",
     "Invalid",
     "LsmError",
+    "LsmWarning",
     "Rows",
     "Table",
     "TableStatus",

@@ -97,6 +97,10 @@ class Corrupt(LsmError):
     next_step = "lancelsm scrub lists all damage; docs/runbooks/corrupt.md explains how to repair it"
 
 
+class LsmWarning(UserWarning):
+    """Another tool uses the table in a way that lancelsm can't take into account. Reads and writes continue."""
+
+
 @contextmanager
 def error_context(**where: object) -> Iterator[None]:
     """Add these fields to errors that are raised inside the context, unless the error has them already."""

@@ -40,9 +40,10 @@ from lancelsm.history.snapshot import (
 from lancelsm.read import reader
 from lancelsm.read.index_status import IndexStatus
 from lancelsm.read.matching_keys import MatchingKeys
+from lancelsm.read.problems import look
 from lancelsm.read.result import Rows, with_first_batch
 from lancelsm.read.search.search import Prepared, SearchRequest, read_request, search
-from lancelsm.read.status import TableStatus, read_status
+from lancelsm.read.status import TableStatus, full_status
 from lancelsm.read.view import View, take_view
 from lancelsm.record.normalize import deletes, upserts
 from lancelsm.record.schema import TableSchema
@@ -568,13 +569,13 @@ class Table:
     # Regions
 
     def status(self) -> TableStatus:
-        """Read heads, lag and counters of every region, and the progress of every index, as of now.
+        """Read heads, lag and counters of every region, the progress of every index, and what other tools did.
 
         Raises:
             Corrupt: a head or the manifest that it names is missing or damaged.
             Unavailable: a store or the registry did not answer.
         """
-        return read_status(self._handle)
+        return full_status(self._handle)
 
     def regions(self) -> list[Region]:
         """List every region in the catalog."""
@@ -695,11 +696,11 @@ class Table:
             with error_context(table=self.uri, snapshot=self._at.name), snapshot_errors(self._context, self._at):
                 return read(self._pinned)  # guard: read of a snapshot takes no newer view
         with error_context(table=self.uri):
-            view = take_view(self._context, list_regions, self._handle.read_base)
+            view = take_view(self._context, list_regions, self._handle.read_keyed_base)
             try:
                 return read(view)
             except Corrupt:  # guard: reader takes a new view after a collection
-                return read(take_view(self._context, list_regions, self._handle.read_base))
+                return read(take_view(self._context, list_regions, self._handle.read_keyed_base))
 
 
 @checked
@@ -773,7 +774,12 @@ def open(  # noqa: A001 - read as lancelsm.open
         Invalid: there is no table at this location, a newer release created it, or snapshot not found or expired.
         Corrupt: the table's configuration is unreadable or contradicts the base.
         Unavailable: a store or the registry did not answer.
+
+    If another tool changed the table, `open` emits one `LsmWarning`; `Table.status` has the same in `problems`.
     """
     handle = open_table(uri, settings=settings, storage_options=storage_options, ports=ports or Ports())
     table = Table(handle, owner=owner)
-    return table if at is None else table.at(at)
+    if at is not None:
+        return table.at(at)
+    look(handle, stacklevel=3)
+    return table

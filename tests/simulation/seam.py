@@ -56,6 +56,9 @@ COLLECTING_WRITES = frozenset({"cleanup.clean_versions"})
 COMPOSED = frozenset(
     {
         "base_table.find_base",
+        "base_table.replace_mem_wal",  # only for adopt
+        "foreign_rows.counted_rows",
+        "foreign_rows.repeated_keys",
         "base_table.open_dataset",  # within each of the others
         "base_rows.hide_all_rows",
         "durable.make_durable",
@@ -74,6 +77,7 @@ COMPOSED = frozenset(
 PURE = frozenset(
     {
         "base_table.counters",
+        "foreign_rows.described_keys",
         "base_table.first_version",
         "base_table.no_dataset",
         "base_rows.by_fragment",

@@ -19,7 +19,7 @@ GUARDS: dict[str, tuple[Iterable[Edit], Scenario]] = {
         index_scenarios.index_is_created_during_a_flush,
     ),
     "a flush reads the list after it has listed the regions": (
-        [moved("list of indexes is read after the regions", by=-1)],
+        [moved("list of indexes is read after the regions", by=-2)],
         index_scenarios.region_is_created_after_the_index,
     ),
     "a region without a head is created before the index is promised": (

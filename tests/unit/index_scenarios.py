@@ -77,8 +77,8 @@ def region_gets_its_head_after_the_index(path: Path) -> None:
     add_to_catalog(unfinished, budget=context.budget())
     real, left = maintenance._writing, [1]
 
-    def writing(handle: Any) -> Any:
-        write = real(handle)
+    def writing(*arguments: Any) -> Any:
+        write = real(*arguments)
         if left.pop() if left else False:
             _index(table)
             table.upsert(rows([3]))

@@ -135,11 +135,15 @@ class Environment:
             uri=self.uri,
             table=TABLE,
             read_regions=read_regions or self.read_regions,
+            check=self.check_base,
             objects=self.objects,
             runner=runner or InProcess(),
             clock=self.clock,
             ids=self.ids,
         )
+
+    def check_base(self, base: BaseTable) -> None:
+        """Accept each base; a test replaces it."""
 
     def rows(self) -> list[Row]:
         """All rows of the base, sorted by key."""

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from lancelsm.common.layout import CONFIG, TableId
-from lancelsm.errors import Corrupt, Invalid, Unavailable
+from lancelsm.errors import Corrupt, Invalid, LsmWarning, Unavailable
 from lancelsm.objects.filesystem import LocalStore
 from lancelsm.record.schema import TableSchema, declare_primary_key, numbered
 from lancelsm.region import config as configs
@@ -102,17 +102,19 @@ def test_a_write_with_a_lost_reply_is_recognised_and_a_failed_write_is_unavailab
     assert configs.read(nothing, uri="t") is None
 
 
-def test_a_table_whose_base_has_other_columns_than_its_configuration_is_not_flushed(tmp_path: Path) -> None:
+def test_a_table_whose_base_has_other_columns_than_its_configuration_is_flushed_but_not_merged(tmp_path: Path) -> None:
     table = create(tmp_path)
     table.upsert([row(1)])
     lance.dataset(table.uri).add_columns(pa.field("x", pa.int64()))
     assert rows_of(table) == [{**row(1), "x": None}]
 
-    with pytest.raises(Corrupt, match="columns of the base differ"):
+    with pytest.warns(LsmWarning, match="added column 'x'"):
         table.flush()
+    with pytest.raises(Invalid, match="added column 'x'"):
+        table.merge(engine="inprocess")
 
     lance.dataset(table.uri).drop_columns(["x"])
-    table.flush()
+    table.merge(engine="inprocess")
     assert rows_of(table) == [row(1)]
 
 

@@ -33,6 +33,7 @@ HEAD = Head(
     manifest_nonce=Nonce("02" * 16),
     merged=Generation(3),
     dirty="90",
+    stopped="another tool changed the base: column 'state' is called 'status' now",
 )
 NOW = 123.4
 

@@ -138,12 +138,12 @@ def test_a_flipped_bit_in_an_entry_is_found(table: Table) -> None:
 
 def test_one_failed_read_of_any_kind_raises_unavailable(table: Table) -> None:
     plan = FaultPlan()
-    expected = rows_of(lancelsm.open(table.uri, ports=faulty(plan)))
+    expected = rows_of(Table(open_table(table.uri, ports=faulty(plan))))
     assert [found["id"] for found in expected] == [1, 2, 3]
     for call in plan.calls:
         if call.key.endswith("config.json"):
             continue
-        reading = lancelsm.open(table.uri, ports=faulty(FaultPlan.at(call.index, FAIL_BEFORE)))
+        reading = Table(open_table(table.uri, ports=faulty(FaultPlan.at(call.index, FAIL_BEFORE))))
         with pytest.raises(Unavailable):
             reading.scan()
         assert rows_of(reading) == expected

@@ -11,39 +11,44 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from lancelsm.admin.create import check_free
+from lancelsm.admin.create import check_free, sharding_of
+from lancelsm.admin.fencing import fence_lance
 from lancelsm.admin.foreign import first_foreign_data, not_free
+from lancelsm.admin.foreign_shards import OnConflict, adopt_shards, check_placed
 from lancelsm.admin.rebuild import newest_published, rebuild, regions_in_storage
-from lancelsm.common.layout import Epoch, Generation, Position, Version, published_manifest, table_id, wal_entry
+from lancelsm.common.layout import Generation, table_id
 from lancelsm.compaction.maintenance import flush_table, merge_table
 from lancelsm.dataset.adoption import read_adoptable, take_over, write_facts
-from lancelsm.dataset.base_table import REGIONS, BaseFacts
-from lancelsm.errors import Contended, Corrupt, Invalid, error_context
-from lancelsm.objects import PreconditionFailed, Written
+from lancelsm.dataset.base_table import REGIONS, BaseFacts, Sharding, replace_mem_wal
+from lancelsm.dataset.merged_generations import repair_markers
+from lancelsm.errors import Contended, Invalid, error_context
+from lancelsm.read.problems import has_foreign_index
 from lancelsm.read.status import read_status
 from lancelsm.record.admission import check_columns
 from lancelsm.record.key import check_primary_key
 from lancelsm.region import config as configs
 from lancelsm.region import manifest as manifests
-from lancelsm.region.catalog import Region, regions
-from lancelsm.region.compare_and_swap import load, stage
+from lancelsm.region.catalog import Region, regions, with_heads
+from lancelsm.region.compare_and_swap import Staged, load, stage
 from lancelsm.region.config import Config
+from lancelsm.region.drift import drift, resume
 from lancelsm.region.handle import (
     DEFAULT_OWNER,
     Ports,
     TableHandle,
     add_table_to_catalog,
     canonical,
+    check_base,
     open_table,
     table_handle,
 )
 from lancelsm.region.head import check_owner
 from lancelsm.region.manifest import Manifest
+from lancelsm.region.shards import is_foreign, newest_own_manifest
 from lancelsm.registry.open import default_registry
 from lancelsm.routing.route import all_values
-from lancelsm.routing.spec import RegionSpec, from_lance, parse_regions
+from lancelsm.routing.spec import RegionSpec, from_lance, has_mem_wal_index, parse_regions
 from lancelsm.wal.claim import add_to_catalog, create_head, create_region, derived_head, seal
-from lancelsm.wal.entry import decode, encode, fence
 from lancelsm.wal.recovery import recover_log
 
 
@@ -52,16 +57,21 @@ def adopt(
     *,
     registry: str | None = None,
     owner: str = DEFAULT_OWNER,
+    on_conflict: OnConflict = "refuse",
     storage_options: Mapping[str, str] | None = None,
     ports: Ports | None = None,
 ) -> TableHandle:
     """Turn a Lance table with a MemWAL index into a lancelsm table. Running writers of Lance are fenced.
 
-    If the table is a lancelsm table already, adopt the regions again that Lance's writer wrote to: what it wrote is
-    kept, and the heads of these regions are derived from storage (`admin.rebuild.rebuild`).
+    If the table is a lancelsm table already, take over what other tools did to it. Regions that Lance's writer wrote to
+    keep what it wrote, and their heads are derived from storage (`admin.rebuild.rebuild`). The rows of a shard that is
+    not a region, such as one of LanceDB, are routed to the regions that they belong to (`admin.foreign_shards`). The
+    MemWAL index is installed again if it was dropped or replaced. Then the table takes rows again.
 
     Args:
         registry: `sqlite`, `object` or `dynamodb:NAME`, as for `table.create`.
+        on_conflict: what to do with keys of a shard that our log has too, so that it can't be known which row is newer.
+            `refuse`: raise `Invalid`. `theirs`: append their rows behind ours. `ours`: leave their rows out.
 
     Returns:
         The opened table. If Lance's index does not say which region a key is in (Lance's spec 0), the table can be
@@ -70,7 +80,8 @@ def adopt(
     Raises:
         Invalid: no such table is there, it has no primary key or a column that a table can't have
             (`record.admission`), it has files below `data/` that Lance did not write, or it is a lancelsm table that
-            Lance's writer did not change.
+            no other tool changed. Or the order of some keys can't be known, a row belongs to another region or does
+            not fit the table, or the columns of the base changed.
         Corrupt: an entry or a manifest is unreadable, or the log has a hole.
         Contended: a writer of Lance kept claiming a region.
         Unavailable: a store or the registry did not answer. Run it again.
@@ -81,7 +92,8 @@ def adopt(
     ports = ports or Ports()
     store = ports.store(location, storage_options)
     if configs.read(store, uri=location) is not None:
-        return _adopt_again(open_table(location, storage_options=storage_options, ports=ports))
+        table = open_table(location, storage_options=storage_options, ports=ports)
+        return _adopt_again(table, on_conflict=on_conflict)
     check_owner(owner)
     check_free(store, uri=location)
     adoptable = read_adoptable(uri=location, objects=store, storage_options=storage_options)
@@ -159,26 +171,49 @@ def set_regions(table: TableHandle, text: str) -> TableHandle:
     return replace(table, config=config)
 
 
-def _adopt_again(table: TableHandle) -> TableHandle:
+def _adopt_again(table: TableHandle, *, on_conflict: OnConflict) -> TableHandle:
     location = table.context.uri
-    taken = [region for region in _regions(table) if _was_written_by_lance(region)]
-    if not taken:
+    installed = _install_index(table)
+    if (wrong := drift(table.read_base(), table.config)) is not None:
+        raise wrong
+    taken = [region for region in _regions(table) if _was_written_by_lance(region, table.config.regions)]
+    for region in taken:
+        check_placed(table, region)
+    for region in taken:
+        _fence_lance(region, table.config.regions, known=True)
+    if taken:
+        rebuild(table, [region.id for region in taken])
+    shards = adopt_shards(table, on_conflict=on_conflict) if table.config.regions is not None else []
+    stopped = [(region, head) for region, head in with_heads(table.context, regions(table.context)) if head.stopped]
+    for region, head in stopped:
+        resume(region, head)
+    if not (installed or taken or shards or stopped):
         raise Invalid(
             "it is a lancelsm table already, and Lance's writer did not change it", remedy="Open it", table=location
         )
-    for region in taken:
-        _fence_lance(region, table.config.regions, known=True)
-    rebuild(table, [region.id for region in taken])
     return table
 
 
-def _was_written_by_lance(region: Region) -> bool:
+def _install_index(table: TableHandle) -> bool:
+    """Install the MemWAL index again if another tool dropped or replaced it. Return whether it was."""
+    base, spec, schema = table.read_base(), table.config.regions, table.config.schema
+    check_base(base, table.config)
+    if not has_foreign_index(table, base, regions(table.context)):
+        return False
+    without_spec = Sharding() if has_mem_wal_index(schema) else None
+    replace_mem_wal(base, sharding=without_spec if spec is None else sharding_of(spec, schema))
+    repair_markers(base=table.read_base(), objects=table.context.objects)
+    return True
+
+
+def _was_written_by_lance(region: Region, spec: RegionSpec | None) -> bool:
     """Return whether a published manifest exists that the head does not know. Lance publishes one before it appends."""
     head, published = region.find_head(), newest_published(region)
     if published is None:
         return False
     if head is None:
-        return manifests.written_by_lance(published.body)
+        # Without a region spec, each shard may be a region of its own.
+        return manifests.written_by_lance(published.body) and not (spec and is_foreign(region, published))
     staged = load(region, head.manifest_key)
     ahead = published.manifest.version - head.manifest_version
     return ahead > 0 or (ahead == 0 and staged is not None and staged.body != published.body)
@@ -199,7 +234,7 @@ def _usable_spec(spec: RegionSpec | None, found: Sequence[Manifest]) -> RegionSp
 
 
 def _fence_lance(region: Region, spec: RegionSpec | None, *, known: bool) -> tuple[Region, Manifest]:
-    """Fence the writer of Lance that holds the region: write a manifest with the next epoch, then a sentinel.
+    """Fence the writer of Lance that holds the region.
 
     From then on the manifest is ours. Its sums start at zero, since the sums of what Lance flushed are unknown.
 
@@ -207,69 +242,24 @@ def _fence_lance(region: Region, spec: RegionSpec | None, *, known: bool) -> tup
         known: the table was a lancelsm table before, so the region may have been collected. Lance's writer does not
             keep the floor and the number of the round. They are in the head or, without a head, in our newest manifest.
     """
-    for _ in region.context.budget().attempts():
-        found = newest_published(region)
-        if found is None:
-            raise Corrupt("the region has no manifest", **region.where)
-        manifest = found.manifest
-        written = not manifests.written_by_lance(found.body)  # True: an earlier call wrote it
-        if not written:
-            ours = (region.find_head() or _newest_own_manifest(region, below=manifest.version)) if known else None
-            manifest = replace(
-                manifest,
-                version=Version(manifest.version + 1),
-                epoch=Epoch(manifest.epoch + 1),  # guard: writer of Lance is fenced
-                values=manifest.values or _values_of_single_region(spec),
-                first_position=ours.first_position if ours else manifest.first_position,
-                collector_round=ours.collector_round if ours else 0,
-            )
-            key = published_manifest(region.id, manifest.version)
-            written = isinstance(region.context.objects.create(key, manifests.encode(manifest)), Written)
-        if written:
-            _append_sentinel(region, manifest)
-            return replace(region, spec_id=manifest.spec_id, values=manifest.values), manifest
-    raise Contended("writers of Lance kept claiming the region", remedy="Stop these writers", **region.where)
 
+    def claimed(found: Staged) -> Manifest:
+        ours = (region.find_head() or newest_own_manifest(region, found)) if known else None
+        return replace(
+            found.manifest,
+            values=found.manifest.values or _values_of_single_region(spec),
+            first_position=ours.first_position if ours else found.manifest.first_position,
+            collector_round=ours.collector_round if ours else 0,
+        )
 
-def _newest_own_manifest(region: Region, *, below: Version) -> Manifest | None:
-    """Return the newest manifest of ours below `below`: the manifest that Lance's writer started from."""
-    for version in range(below - 1, 0, -1):
-        found = load(region, published_manifest(region.id, Version(version)))
-        if found is None or not manifests.written_by_lance(found.body):
-            return found.manifest if found else None
-    return None
+    manifest = fence_lance(region, claimed).manifest
+    return replace(region, spec_id=manifest.spec_id, values=manifest.values), manifest
 
 
 def _values_of_single_region(spec: RegionSpec | None) -> tuple[tuple[str, bytes], ...]:
     """Return the region values of an unsharded table's only region. Lance's Python writer leaves them out."""
     possible = [] if spec is None else all_values(spec) or []
     return tuple((name, value) for name, value in possible[0] if value is not None) if len(possible) == 1 else ()
-
-
-def _append_sentinel(region: Region, manifest: Manifest) -> None:
-    """Append a fence with the manifest's epoch after everything in the log. Do nothing if there already is one."""
-    objects = region.context.objects
-    for _ in region.context.budget().attempts():
-        log = recover_log(region, manifest)
-        newest = log.entries[-1].epoch if log.entries else Epoch(0)
-        if newest == manifest.epoch:
-            return
-        if newest > manifest.epoch:
-            break
-        position = Position(log.end + 1)
-        sentinel = encode(
-            fence(),
-            position=position,
-            epoch=manifest.epoch,
-            nonce=region.context.ids.nonce(),
-        )
-        key = wal_entry(region.id, position)
-        if (
-            isinstance(objects.create(key, sentinel.body), PreconditionFailed)
-            and (found := objects.get(key)) is not None
-        ):
-            decode(found.body, position=position, key=key)  # raises if unreadable: retries could never pass the object
-    raise Contended("writers of Lance kept appending to the region", remedy="Stop these writers", **region.where)
 
 
 def _create_head(region: Region, manifest: Manifest, counter: Generation, *, owner: str) -> None:

@@ -118,7 +118,7 @@ def clone_snapshot(
     with snapshot_errors(handle.context, pin):
         _append(table, view, source=handle)
         rows = _count(view, handle)
-    found = _count(take_view(table.context, lambda: regions(table.context), table.read_base), table)
+    found = _count(take_view(table.context, lambda: regions(table.context), table.read_keyed_base), table)
     if found != rows:
         check_free(store, uri=location, marker=CLONE)  # another call may have created the clone; then it takes writes
         raise Corrupt(

@@ -36,6 +36,7 @@ from lancelsm.region.compare_and_swap import Staged, load, publish, stage
 from lancelsm.region.handle import TableHandle, add_table_to_catalog, check_base
 from lancelsm.region.head import Head, RegionState, Swap
 from lancelsm.region.manifest import Manifest
+from lancelsm.region.shards import is_foreign
 from lancelsm.registry import Fields, SwapUnknown
 from lancelsm.wal.claim import add_to_catalog, derived_head, finish_claim, seal
 from lancelsm.wal.recovery import recover_log
@@ -208,21 +209,26 @@ def regions_of_table(handle: TableHandle) -> list[RegionId]:
 
 
 def _is_foreign(handle: TableHandle, identity: RegionId) -> bool:
-    """Return whether a region that the catalog lacks was created for another table.
+    """Return whether a directory that the catalog lacks was created for another table, or by another tool.
 
     The creator derives the region id from its table's id and writes the first manifest. An adopted region has a
-    different id, and its first manifest, if still there, was written by Lance.
+    different id, and its first manifest, if still there, was written by Lance. A shard of another tool has no manifest
+    of ours, or one that says so.
     """
     context = handle.context
     probe = Region(context=context, id=identity, spec_id=0, values=())
     try:
+        listed = context.registry.read(region_key(context.table, identity)) is not None
+        newest = newest_published(probe)
+        if not listed and newest is not None and handle.config.regions is not None and is_foreign(probe, newest):
+            return True
         first = load(probe, published_manifest(identity, Version(1)))
         if first is None or manifests.written_by_lance(first.body):
             return False
         manifest = first.manifest
         values = _values(handle, manifest)
         derived = region_id(table=context.table, spec_id=manifest.spec_id, values=values)
-        return derived != identity and context.registry.read(region_key(context.table, identity)) is None
+        return derived != identity and not listed
     except Corrupt:  # an unreadable manifest proves nothing; an unreadable record exists
         return False
 

@@ -27,24 +27,29 @@ def doctor(
     Of a deployment it checks credentials, regions, the clock, stacks, the bucket and its conditional writes, the
     registry, queues, functions and their settings, state machines and the Spark application. It uses your credentials
     and leaves one small object below work/doctor/, which expires. Of a table it checks the configuration, the newest
-    version of the base, heads and backlog. Only `lancelsm scrub` reads the objects that these name.
+    version of the base, heads and backlog, and what other tools did to the table: LanceDB, or Lance itself. Only
+    `lancelsm scrub` reads the objects that these name.
 
-    As JSON: {"ok", "checks": [{"name", "ok", "found", "remedy"}]}. Exit code 1 if something is wrong.
+    As JSON: {"ok", "checks": [{"name", "ok", "found", "remedy"}]}. Exit code 4 if another tool changed the table, 1 if
+    something else is wrong.
     """
+    from lancelsm.errors import Corrupt
     from lancelsm.stack.doctor import all_ok
 
     if uri is None and not aws:
         raise typer.BadParameter("give a table or --aws", param_hint="URI")
+    foreign = False
     with session.working("Checking"):
         found = _deployment(stage) if aws else []
         if uri is not None:
-            from lancelsm.stack.doctor.table_checks import table_checks
+            from lancelsm.stack.doctor.table_checks import OTHER_TOOLS, table_checks
 
             found += table_checks(uri, storage_options=session.storage_options)
+            foreign = any(check.name == OTHER_TOOLS and not check.ok for check in found)
     ok = all_ok(found)
     session.show({"ok": ok, "checks": [asdict(check) for check in found]}, lambda: _text(found, uri))
     if not ok:
-        raise typer.Exit(1)
+        raise typer.Exit(Corrupt.exit_code if foreign else 1)
 
 
 def _deployment(stage: str) -> list[Check]:

@@ -89,21 +89,37 @@ def adopt(
             "the table takes rows.",
         ),
     ] = None,
+    theirs: Annotated[
+        bool, typer.Option("--theirs", help="Keys that both wrote: the rows of the other tool are newer.")
+    ] = False,
+    ours: Annotated[
+        bool, typer.Option("--ours", help="Keys that both wrote: leave the rows of the other tool out.")
+    ] = False,
 ) -> None:
-    """Turn a table that Lance's own MemWAL writer wrote into a lancelsm table, with all its regions.
+    """Take over what Lance's own writer, or LanceDB, wrote: a whole table, or shards of a lancelsm table.
 
-    Lance's writers are fenced first. As JSON: like `region list`.
+    The writers of the other tool are fenced first. Rows of a shard go to the regions that they belong to. If both wrote
+    a key, in an order that can't be known, the command lists the first 20 such keys and ends with exit code 1: decide
+    with --theirs or --ours. As JSON: like `region list`.
     """
     from lancelsm.admin.adopt import adopt as adopt_table
     from lancelsm.admin.adopt import set_regions
     from lancelsm.objects.open import open_store
     from lancelsm.region.config import read
 
+    if theirs and ours:
+        raise typer.BadParameter("give one of --theirs and --ours", param_hint="--theirs")
     known = regions is not None and read(open_store(uri, session.storage_options), uri=uri) is not None
     if known:
         handle = session.handle(uri)
     else:
-        handle = adopt_table(uri, registry=registry_kind, owner=owner, storage_options=session.storage_options)
+        handle = adopt_table(
+            uri,
+            registry=registry_kind,
+            owner=owner,
+            on_conflict="theirs" if theirs else "ours" if ours else "refuse",
+            storage_options=session.storage_options,
+        )
     if regions is not None and (known or handle.config.regions is None):
         handle = set_regions(handle, regions)
     show_regions(session, handle, ((one, one.head()) for one in resolve_regions(handle, None)))

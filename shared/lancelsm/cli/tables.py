@@ -90,17 +90,19 @@ def status(session: Session, uri: Uri) -> None:
     """Show the head of every region, and how far the base lags behind.
 
     As JSON: {"table", "base_version", "regions": [{"region", "values", "epoch", "owner", "status", "next_position",
-    "generations", "merged_generation", "wal_rows", "wal_bytes"}], "indexes": [like `index list`]}. `generations` counts
-    generations that are not in the base yet, `wal_rows` rows that are not in a generation yet.
+    "generations", "merged_generation", "wal_rows", "wal_bytes"}], "indexes": [like `index list`], "problems": [{"kind",
+    "message", "remedy", "region"}]}. `generations` counts generations that are not in the base yet, `wal_rows` rows
+    that are not in a generation yet. `problems` says what other tools did to the table.
     """
     from dataclasses import asdict
 
     from rich.console import Group
 
     from lancelsm.cli.text import counted, listing
-    from lancelsm.read.status import read_status
+    from lancelsm.read.status import full_status
 
-    found = asdict(read_status(session.handle(uri)))
+    status = full_status(session.handle(uri))
+    found = asdict(status)
     regions = found["regions"]
     waiting = sum(region["wal_rows"] for region in regions), sum(region["generations"] for region in regions)
     title = f"{found['table']}: base version {found['base_version']}, {counted(len(regions), 'region')}"
@@ -111,7 +113,8 @@ def status(session: Session, uri: Uri) -> None:
         for one in found["indexes"]
         if one["rows_without"]
     ]
-    session.show(found, lambda: Group(title, lag, *behind, listing(regions, columns=columns)))
+    problems = [f"Problem: {problem}" for problem in status.problems]
+    session.show(found, lambda: Group(title, lag, *behind, *problems, listing(regions, columns=columns)))
 
 
 @command(commands, "describe", example="lancelsm describe orders")

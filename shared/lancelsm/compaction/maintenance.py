@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
@@ -18,14 +18,18 @@ from lancelsm.compaction.merge import Merged, merge_generations
 from lancelsm.compaction.optimize import Optimized, optimize_base
 from lancelsm.compaction.plan import RegionPending, Sums
 from lancelsm.compaction.runner import TaskRunner
+from lancelsm.dataset.base_table import BaseTable
 from lancelsm.dataset.generation import check_generation, write_generation
 from lancelsm.dataset.indexes import wanted_list
-from lancelsm.errors import Corrupt, Invalid, error_context
+from lancelsm.errors import Invalid, error_context
 from lancelsm.objects.filesum import sum_files
+from lancelsm.read.problems import look
 from lancelsm.region import head as heads
 from lancelsm.region.catalog import Region, regions, select_regions, with_heads
 from lancelsm.region.compare_and_swap import newest
-from lancelsm.region.handle import TableHandle, check_base
+from lancelsm.region.drift import Drifted, drift, resume, stop_writers
+from lancelsm.region.handle import TableHandle
+from lancelsm.region.head import Head
 from lancelsm.region.lease import lease
 from lancelsm.region.manifest import IndexesChanged, Manifest
 
@@ -62,19 +66,28 @@ def flush_table(handle: TableHandle, *, region: str | None = None) -> list[Flush
 
     Raises:
         Invalid: region not found.
-        Corrupt: for the reasons of `compaction.flush.flush`; or the columns of the base differ from the table's.
+        Corrupt: for the reasons of `compaction.flush.flush`; or the base belongs to another table.
         Contended, Ambiguous, Unavailable: for the reasons of `compaction.flush.flush`.
     """
-    wanted = regions(handle.context) if region is None else select_regions(handle.context, region)
-    write = _writing(handle)  # guard: list of indexes is read after the regions
-    made = handle.context.each(lambda one: _flush_log(handle, one, write), wanted)
+    context = handle.context
+    wanted = regions(context) if region is None else select_regions(context, region)
+    heads_read = with_heads(context, wanted)
+    base = handle.read_base()  # guard: list of indexes is read after the regions
+    write = _writing(handle, base)
+    look(handle, base=base, heads=heads_read if region is None else None, stacklevel=3)
+    held = {one.id: head for one, head in heads_read}
+    made = context.each(lambda one: _flush_log(handle, one, held.get(one.id), write), wanted)
     return [flushed for of_region in made for flushed in of_region]
 
 
-def _flush_log(handle: TableHandle, region: Region, write: Write) -> list[Flushed]:
-    """Flush one region until generations hold all entries committed before the call; a concurrent flush counts too."""
+def _flush_log(handle: TableHandle, region: Region, held: Head | None, write: Write) -> list[Flushed]:
+    """Flush one region until generations hold all entries that a head shows; a concurrent flush counts too.
+
+    Args:
+        held: the head; None if the region had none when it was read.
+    """
     made: list[Flushed] = []
-    head = region.find_head()
+    head = held or region.find_head()
     if head is None:
         return made
     head, manifest = newest(region, head)
@@ -98,10 +111,11 @@ def flush_region(handle: TableHandle, region: Region, *, write: Write | None = N
     limits = {"rows_max": handle.settings.flush_rows, "bytes_max": handle.settings.flush_bytes}
     with error_context(**region.where):
         try:
-            built = flush(region, handle.config.schema, write=write or _writing(handle), **limits)
+            write = write or _writing(handle, handle.read_base())
+            built = flush(region, handle.config.schema, write=write, **limits)
         except IndexesChanged as outdated:
             raise_number(handle, outdated.required)
-            built = flush(region, handle.config.schema, write=_writing(handle), **limits)
+            built = flush(region, handle.config.schema, write=_writing(handle, handle.read_base()), **limits)
     if built is None or built.folded is None:
         return None
     return Flushed(
@@ -120,16 +134,34 @@ def merge_table(handle: TableHandle, *, engine: Engine = "auto") -> Merged:
         engine: where the merge runs; `auto` decides by the sizes of delta and base.
 
     Raises:
-        Invalid: unknown engine.
+        Invalid: unknown engine; or another tool changed the base (`region.drift`).
         Contended: another process holds the lease of the base, or keeps changing the base.
         Ambiguous, Unavailable, Corrupt: for the reasons of `compaction.merge.merge_generations`.
     """
     context = handle.context
+
+    read: list[tuple[Region, Head]] = []  # the newest heads that were read
+    looked: list[BaseTable] = []
+
+    def read_regions() -> list[RegionPending]:
+        read[:] = with_heads(context, regions(context))
+        return [_pending(region, manifest) for region, manifest in _manifests(handle, read)]
+
+    def check(base: BaseTable) -> None:
+        wrong = drift(base, handle.config)
+        if wrong is not None:
+            stop_writers(context, wrong)  # guard: merge that meets drift stops writers
+            raise wrong
+        if not looked:
+            looked.append(base)
+            look(handle, base=base, heads=read, merging=True, stacklevel=3)
+
     with error_context(table=context.uri), lease(context, BASE):
         merged = merge_generations(
             uri=context.uri,
             table=context.table,
-            read_regions=lambda: [_pending(region, manifest) for region, manifest in _manifests(handle)],
+            read_regions=read_regions,
+            check=check,
             objects=context.objects,
             runner=_runner(handle, engine),
             clock=context.clock,
@@ -164,19 +196,19 @@ def optimize_table(handle: TableHandle) -> Optimized:
     return replace(done, indexes_extended=done.indexes_extended or indexed)
 
 
-def _writing(handle: TableHandle) -> Write:
-    """Return the function by which a flush writes a generation of this table and reads it back."""
+def _writing(handle: TableHandle, base: BaseTable) -> Write:
+    """Return the function by which a flush writes a generation of this table and reads it back.
+
+    It writes by the configuration, also if the base has other columns: what was appended before stays readable, and is
+    merged once the base is in order.
+    """
     schema, options = handle.config.schema, handle.storage_options
-    base = handle.read_base()
-    check_base(base, handle.config)
     indexes = wanted_list(base)
-    if base.schema != schema:
-        raise Corrupt(
-            "the columns of the base differ from the table's configuration",
-            remedy="Restore the base to a version with the columns that `lancelsm describe` shows",
-            table=handle.context.uri,
-            version=base.version,
-        )
+    wrong = drift(base, handle.config)
+    if wrong is not None:
+        stop_writers(handle.context, wrong)  # guard: flush that meets drift stops writers
+        if not isinstance(wrong, Drifted):
+            raise wrong
 
     def write(key: str, rows: pa.Table, setsum: Setsum) -> Stored:
         uri = f"{handle.context.uri}/{key}"
@@ -198,9 +230,8 @@ def _writing(handle: TableHandle) -> Write:
     return write
 
 
-def _manifests(handle: TableHandle) -> list[tuple[Region, Manifest]]:
-    """Return every region that has a head, with the manifest that the head names now."""
-    found = with_heads(handle.context, regions(handle.context))
+def _manifests(handle: TableHandle, found: Sequence[tuple[Region, Head]]) -> list[tuple[Region, Manifest]]:
+    """Return the regions with the manifests that their heads name now."""
     named = handle.context.each(lambda pair: newest(*pair)[1], found)
     return [(region, manifest) for (region, _), manifest in zip(found, named, strict=True)]
 
@@ -221,7 +252,7 @@ def pending_merge(handle: TableHandle) -> PendingMerge:
     Raises:
         Corrupt, Unavailable: heads, manifests or the base could not be read.
     """
-    manifests = _manifests(handle)
+    manifests = _manifests(handle, with_heads(handle.context, regions(handle.context)))
     base = handle.read_base()
     counters = {region.id: base.counters.get(region.id, Generation(0)) for region, _ in manifests}
     delta = [
@@ -272,6 +303,7 @@ def _report(region: Region, through: Generation) -> None:
     head = region.find_head()
     if head is None:
         return
+    head = resume(region, head)  # a merge found the base in order
     step = heads.merged(head, through)
     if step is not None:
         region.swap(step)

@@ -17,7 +17,7 @@ Models: tests/model/merge_order.py (heads before base), merge_redo.py (start aga
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -31,6 +31,7 @@ from lancelsm.compaction.tasks import Delta, Hidden, MergeBase, Source
 from lancelsm.dataset import base_rows
 from lancelsm.dataset.base_rows import Base, CommittedVersion, NewFragment, Preempted
 from lancelsm.dataset.base_table import MERGED, BaseTable, StorageOptions, open_base
+from lancelsm.dataset.foreign_rows import ROWS, counted_rows
 from lancelsm.dataset.merged_generations import repair_markers
 from lancelsm.errors import Ambiguous, Contended, Corrupt, Invalid, Unavailable
 from lancelsm.objects import ObjectStore
@@ -68,13 +69,14 @@ class _Merger:
 
     uri: str
     table: TableId
+    check: Callable[[BaseTable], None]
     objects: ObjectStore
     runner: TaskRunner
     ids: Ids
     storage_options: StorageOptions
 
     def open_base(self) -> BaseTable:
-        """Open the newest base; raises `Corrupt` if it belongs to another table."""
+        """Open the newest base; raises `Corrupt` if it belongs to another table, and the errors of `check`."""
         base = open_base(uri=self.uri, storage_options=self.storage_options)
         found = base.facts.table if base.facts else None
         if found != self.table:  # guard: merge goes into its own base
@@ -85,6 +87,7 @@ class _Merger:
                 table=self.uri,
                 version=base.version,
             )
+        self.check(base)  # guard: base has the columns of the table
         return base
 
 
@@ -93,6 +96,7 @@ def merge_generations(
     uri: str,
     table: TableId,
     read_regions: Callable[[], Iterable[RegionPending]],
+    check: Callable[[BaseTable], None],
     objects: ObjectStore,
     runner: TaskRunner,
     clock: Clock,
@@ -105,6 +109,7 @@ def merge_generations(
         uri: of the table, which is also the location of the base.
         table: the table id that the base must have.
         read_regions: reads the heads of the regions at every call; called before the base is read.
+        check: raises an error if rows can't be merged into this version of the base; called whenever the base is read.
         objects: the object store of the table.
         runner: runs the tasks.
         storage_options: for Lance, on every machine that the runner uses.
@@ -114,19 +119,23 @@ def merge_generations(
         Ambiguous: neither the commit nor the read of the base after it had an answer. Merge again: no generation is
             merged twice.
         Unavailable: a store did not answer before the commit; nothing was merged.
+        Invalid: `check` raised it: another tool changed the base.
         Corrupt: the base belongs to another table; or a pending generation is missing, unreadable or changed, or has a
             null or repeated key.
 
     A crash before the commit leaves files that nothing refers to. A crash after it leaves only the markers behind, and
     the next merge repairs them. The call is idempotent.
     """
-    merger = _Merger(uri=uri, table=table, objects=objects, runner=runner, ids=ids, storage_options=storage_options)
+    merger = _Merger(
+        uri=uri, table=table, check=check, objects=objects, runner=runner, ids=ids, storage_options=storage_options
+    )
     stale: StaleHeads | None = None
     for attempt in range(ATTEMPTS):
         if attempt:
             clock.sleep(_FIRST_WAIT_S * 2**attempt * ids.uniform())
         pending = list(read_regions())  # guard: heads are read before the base
         base = repair_markers(base=merger.open_base(), objects=objects)
+        check(base)  # guard: repaired base has the columns of the table
         plan = plan_merge(pending, base.counters, table=uri)
         if plan is None:
             return Merged(
@@ -140,7 +149,7 @@ def merge_generations(
         stale = plan if isinstance(plan, StaleHeads) else None
         if isinstance(plan, MergePlan) and (merged := _attempt(merger, plan, base)) is not None:
             # The merge is committed. If a marker stays behind, the next merge repairs it.
-            with suppress(Contended, Unavailable):
+            with suppress(Contended, Unavailable, Invalid):
                 repair_markers(base=merger.open_base(), objects=objects)
             return merged
     if stale is not None:
@@ -175,7 +184,7 @@ def _carry_out(merger: _Merger, plan: MergePlan, planned: BaseTable) -> Merged |
     for _ in range(ATTEMPTS):
         delta = Delta(merge_base=MergeBase(base=Base.of(base), schema=base.schema), parts=delta.parts)
         hidden = _hide(merger, delta, base)  # guard: replaced rows are looked up after each conflict
-        outcome = _commit(merger, plan, base, hidden, new)
+        outcome = _commit(merger, plan, base, hidden, new, live=delta.live)
         if isinstance(outcome, CommittedVersion):
             return _merged(plan, planned, delta, hidden, outcome.version)
         newest = _newest_base(merger, outcome)
@@ -293,12 +302,19 @@ def _fragments_to_look_up(delta: Delta, base: BaseTable) -> frozenset[int]:
 
 
 def _commit(
-    merger: _Merger, plan: MergePlan, base: BaseTable, hidden: Iterable[Hidden], new: Iterable[NewFragment]
+    merger: _Merger,
+    plan: MergePlan,
+    base: BaseTable,
+    hidden: Sequence[Hidden],
+    new: Iterable[NewFragment],
+    *,
+    live: int,
 ) -> CommittedVersion | Preempted | None:
     """Send one commit; None if there was no answer."""
     target = {region.region: region.through for region in plan.regions}
     changed = {one.fragment: one.metadata or _hide_all(merger, base, one.fragment) for one in hidden}
     written = {f"{MERGED}{region}": str(upto) for region, upto in plan.counters(base.counters).items()}
+    written[ROWS] = str(counted_rows(base) + live - sum(one.rows for one in hidden))
     try:
         return base_rows.commit(
             Base.of(base),

@@ -230,6 +230,18 @@ def ensure_mem_wal(*, uri: str, sharding: Sharding | None, storage_options: Stor
     make_durable(uri)
 
 
+def replace_mem_wal(base: BaseTable, *, sharding: Sharding | None) -> None:
+    """Drop the MemWAL index of a base, if there is one, and create it. Its markers are lost.
+
+    Raises: the same errors as `ensure_mem_wal`. After a crash the base may have no index.
+    """
+    with native_errors("the MemWAL index of the base can't be dropped", table=base.uri):
+        dataset = open_dataset(uri=base.uri, version=None, storage_options=base.storage_options)
+        if dataset.mem_wal_index_details() is not None:
+            dataset.drop_index(MEM_WAL_INDEX)
+    ensure_mem_wal(uri=base.uri, sharding=sharding, storage_options=base.storage_options)
+
+
 def _install_mem_wal(base: BaseTable, dataset: lance.LanceDataset) -> None:
     """Commit the same index entry as Lance's `initialize_mem_wal()`, which does not accept every key."""
     index = Index(

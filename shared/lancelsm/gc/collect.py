@@ -17,11 +17,12 @@ from typing import Any, TypeVar
 from lancelsm.errors import Contended, Corrupt, Invalid
 from lancelsm.gc.lists import GarbageItem, write_list
 from lancelsm.gc.mark import Kept, MarkedRound
-from lancelsm.gc.scopes import CollectionScope, all_scopes, read_progress, scopes_of
+from lancelsm.gc.scopes import BaseScope, CollectionScope, all_scopes, read_progress, scopes_of
 from lancelsm.gc.sweep import Swept, Waiting, expire_pins, has_expired, sweep_leftovers
 from lancelsm.history.pins import Pin, read_pins
 from lancelsm.region.catalog import TableContext
 from lancelsm.region.handle import TableHandle
+from lancelsm.region.shards import ForeignShard, foreign_shards_of
 
 T = TypeVar("T")
 
@@ -256,6 +257,14 @@ class _Runner:
         """Record why a scope has no round."""
         self._kept.append(Kept(path=scope.path, kind="round", why=why))
 
+    def skip_region(self, scope: CollectionScope, shard: ForeignShard) -> bool:
+        """Record that a region has no round because of a shard of another tool. Return False for the base."""
+        if isinstance(scope, BaseScope):
+            return False
+        table = shard.region.context.uri
+        self.skip(scope, f"another tool writes to shard {shard.region.id}: lancelsm region adopt {table}")
+        return True
+
     def raise_first(self, *kinds: type[Contended | Corrupt]) -> None:
         """Raise the first error of one of these kinds; earlier kinds come first."""
         for kind in kinds:
@@ -280,9 +289,17 @@ class _Runner:
 def _verify_all(
     handle: TableHandle, runner: _Runner, rounds: Mapping[CollectionScope, str]
 ) -> Mapping[CollectionScope, str]:
-    """Verify rounds; return those that passed. The sweep sees a pin that is created after this read."""
+    """Verify rounds; return those that passed. The sweep sees a pin that is created after this read.
+
+    While a shard of another tool has rows, no log is collected: entries that were committed after them must stay, or
+    the order of both could not be known. The shards are listed after mark has read the heads, so whatever a round
+    takes was committed before a shard that is missing in the listing.
+    """
     if not rounds:
         return rounds
+    foreign = foreign_shards_of(handle.context)
+    if foreign:  # guard: log is kept while a shard of another tool has rows
+        rounds = {scope: key for scope, key in rounds.items() if not runner.skip_region(scope, foreign[0])}
     pins, progress = read_pins(handle.context), read_progress(handle)
     return {
         scope: rounds[scope] for scope in runner.each(lambda scope: scope.verify(rounds[scope], pins, progress), rounds)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from lancelsm.common.layout import Generation, RegionId
 from lancelsm.dataset.base_table import BaseTable
 from lancelsm.read.index_status import IndexStatus, read_index_statuses
+from lancelsm.read.problems import TableProblem, find_problems
 from lancelsm.region.catalog import Region, regions, with_heads
 from lancelsm.region.compare_and_swap import newest
 from lancelsm.region.handle import TableHandle
@@ -36,12 +37,13 @@ class RegionStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableStatus:
-    """The status of a table."""
+    """The status of a table. `problems` says what other tools did to it; `read_status` leaves it empty."""
 
     table: str
     base_version: int
     regions: tuple[RegionStatus, ...]
     indexes: tuple[IndexStatus, ...] = ()
+    problems: tuple[TableProblem, ...] = ()
 
 
 def read_status(handle: TableHandle) -> TableStatus:
@@ -64,6 +66,11 @@ def read_status(handle: TableHandle) -> TableStatus:
         ),
         indexes=tuple(read_index_statuses(base, [manifest for _, manifest in named], objects=context.objects)),
     )
+
+
+def full_status(handle: TableHandle) -> TableStatus:
+    """Read the status of a table, and what other tools did to it. Raises: the same errors as `read_status`."""
+    return replace(read_status(handle), problems=tuple(find_problems(handle)))
 
 
 def _region_status(

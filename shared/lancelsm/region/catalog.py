@@ -252,6 +252,20 @@ def catalog_record(region: Region) -> dict[str, Value]:
     return {"spec_id": region.spec_id, "values": json.dumps(values, separators=(",", ":"))}
 
 
+def check_not_stopped(region: Region, head: Head) -> None:
+    """Raise `Invalid` if the region takes no rows for now, because another tool changed the base (`region.drift`).
+
+    Args:
+        head: a head from an earlier append; if it has the mark, the head is read again.
+    """
+    if head.stopped and (head := region.head()).stopped:  # guard: stopped region takes no rows
+        raise Invalid(
+            f"the table takes no rows for now: {head.stopped}",
+            remedy=f"See lancelsm doctor {region.context.uri}",
+            **region.where,
+        )
+
+
 def check_writable(region: Region, head: Head, *, owner: str) -> None:
     """Check that this owner may append under this head.
 

@@ -33,6 +33,10 @@ if TYPE_CHECKING:
 DEFAULT_OWNER = "default"
 
 
+class Overwritten(Corrupt):
+    """The base has no table id, or that of another table."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ports:
     """How to create the store, registry, clock and ids of a table. Tests and deployments replace it as a whole."""
@@ -77,6 +81,25 @@ class TableHandle:
             check_not_dropped(self.context)
         if base is None:
             raise no_dataset(self.context.uri)
+        return base
+
+    def read_keyed_base(self) -> BaseTable:
+        """Open the newest version of the base, for a read.
+
+        Raises: the same errors as `read_base`, and `Invalid` if another tool changed the key of the base.
+        """
+        base = self.read_base()
+        ours = base.facts is not None and base.facts.table == self.config.table  # else the view raises `Corrupt`
+        if (
+            ours and base.schema.primary_key != self.config.schema.primary_key  # guard: base of a read has its key
+        ):
+            raise Invalid(
+                f"another tool changed the key of the base to {list(base.schema.primary_key)}",
+                remedy="Restore the last version of the base with the key "
+                f"{list(self.config.schema.primary_key)}, with Lance",
+                table=self.context.uri,
+                version=base.version,
+            )
         return base
 
     def target(self) -> WriteTarget:
@@ -159,7 +182,7 @@ def check_base(base: BaseTable, config: Config) -> None:
     """
     facts = base.facts
     if facts is None or facts.table != config.table:
-        raise Corrupt(
+        raise Overwritten(
             "the base does not belong to this table: another tool has overwritten it",
             remedy="Restore the base to its last version that has the id of the table",
             table=base.uri,

@@ -28,8 +28,11 @@ _MAX_QUEUES = 4
 SINCE_UNKNOWN = "0"
 
 _TEXT_FIELDS = frozenset(
-    {"owner", "nonce", "manifest_key", "manifest_nonce", "dirty", "status", "entry_setsum", "source"}
+    {"owner", "nonce", "manifest_key", "manifest_nonce", "dirty", "stopped", "status", "entry_setsum", "source"}
 )
+_OPTIONAL_FIELDS = ("dirty", "stopped")  # absent from the record if they are empty
+_EMPTY = dict.fromkeys(_OPTIONAL_FIELDS, "")
+_REASON_MAX_LENGTH = 200  # a head stays below 1 KB
 _POSITION_FIELDS = frozenset({"next_position", "first_position"})
 
 
@@ -104,7 +107,8 @@ class Head:
     is the nonce of the last committer. Manifest half: `first_position` is the floor, below which WAL objects may be
     gone; `manifest_key` names the staged manifest; `manifest_epoch` < `epoch` means that a claim is unfinished.
     Advisory: `merged` is the newest generation that mergers have reported as merged; `dirty` is the time (Unix seconds
-    as text) since which the base has lagged, empty if it does not lag.
+    as text) since which the base has lagged, empty if it does not lag; `stopped` says why the region takes no rows for
+    now (`region.drift`), empty if it takes rows.
     """
 
     epoch: Epoch
@@ -125,6 +129,7 @@ class Head:
     manifest_nonce: Nonce
     merged: Generation
     dirty: str = ""
+    stopped: str = ""
     format: int = FORMAT
 
     @property
@@ -167,7 +172,7 @@ def from_record(record: Record) -> Head:
     if isinstance(stored_format, int):
         check_format(stored_format, newest=FORMAT, what="head", field="format")
     try:
-        values = {f.name: _value({"dirty": "", **record}, _stored_name(f.name)) for f in fields(Head)}
+        values = {f.name: _value({**_EMPTY, **record}, _stored_name(f.name)) for f in fields(Head)}
         values["status"] = RegionState(str(record["status"]))
         values["entry_setsum"] = Setsum.from_hex(str(record["entry_setsum"]))
         values["applied_sequences"] = _sequences(str(record["source"]))
@@ -206,8 +211,9 @@ def to_record(head: Head) -> dict[str, Value]:
     record["status"] = head.status.value
     record["entry_setsum"] = head.entry_setsum.hex()
     record["source"] = _sequences_text(head.applied_sequences)
-    if not head.dirty:
-        del record["dirty"]  # a sparse index lists the records that have this field
+    for name in _OPTIONAL_FIELDS:  # a sparse index lists the records that have the field `dirty`
+        if not record[name]:
+            del record[name]
     return record
 
 
@@ -304,6 +310,31 @@ def merged(head: Head, through: Generation) -> Swap | None:
     if through <= head.merged:
         return None
     return Swap(expect={"merged": head.merged}, change={"merged": through})
+
+
+def stopped(head: Head, reason: str, *, nonce: Nonce) -> Swap | None:
+    """Say why the region takes no rows for now. None if it takes none already.
+
+    The new epoch fences appends in flight, as that of a claim does. The owner stays, and finishes the claim later.
+    """
+    if head.stopped or head.status is RegionState.SEALED:
+        return None
+    return Swap(
+        expect={
+            "epoch": head.epoch,  # guard: stop swaps on the epoch
+            "status": RegionState.OPEN.value,
+        },
+        change={
+            "epoch": head.epoch + 1,  # guard: stop fences appends in flight
+            "nonce": nonce,
+            "stopped": reason[:_REASON_MAX_LENGTH],
+        },
+    )
+
+
+def resumed(head: Head) -> Swap | None:
+    """Let a stopped region take rows again; None if it is not stopped."""
+    return Swap(expect={"stopped": head.stopped}, change={"stopped": None}) if head.stopped else None
 
 
 def cleaned(head: Head) -> Swap:

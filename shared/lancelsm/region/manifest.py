@@ -118,6 +118,7 @@ class Manifest:
     collector_committed: float = 0.0
     last_seen: Position = _NO_POSITION  # end of the log when this was written; a hint for Lance's writers
     index_number: int = 0  # the lowest number of the wanted list of indexes that a flush may build for
+    foreign: bool = False  # of a shard that is not a region: its rows below `first_position` were routed to regions
 
     @property
     def totals(self) -> LogTotals:
@@ -373,6 +374,7 @@ def encode(manifest: Manifest) -> bytes:
         collector_committed=manifest.collector_committed,
         replay_epoch=manifest.replay_epoch,
         index_number=manifest.index_number,
+        foreign=manifest.foreign,
     )
     return message.SerializeToString(deterministic=True)
 
@@ -434,6 +436,7 @@ def _manifest_value(message: pb.Manifest) -> Manifest:
         collector_committed=message.collector_committed,
         replay_epoch=Epoch(message.replay_epoch),
         index_number=message.index_number,
+        foreign=message.foreign,
     )
 
 

@@ -72,6 +72,7 @@ def _read_version(handle: TableHandle, version: int | None) -> BaseTable:
 
 def scrub_facts(handle: TableHandle, base: BaseTable, states: Iterable[RegionScrub], tally: Tally) -> None:
     """Compare counters with the newest generations, and markers with counters."""
+    states = list(states)
     for state in states:
         if state.manifest is not None and mismatch(state.manifest, base) and (problem := _mismatch(handle, state)):
             tally.add(VERSIONS, ObjectKind.BASE, problem)
@@ -81,8 +82,9 @@ def scrub_facts(handle: TableHandle, base: BaseTable, states: Iterable[RegionScr
         if _exists(handle, base):
             tally.add(str(error.where.get("object", VERSIONS)), ObjectKind.BASE, problem_of(error))
         return
+    known = {state.region.id for state in states}  # other tools may merge shards of their own
     for region, marker in (markers.merged if markers else {}).items():
-        if marker > (counter := base.counters.get(region, NO_GENERATION)):
+        if region in known and marker > (counter := base.counters.get(region, NO_GENERATION)):
             tally.add(
                 VERSIONS, ObjectKind.BASE, f"the marker of region {region} is {marker}, but its counter is {counter}"
             )

@@ -20,6 +20,7 @@ from lancelsm.common.layout import (
     region_id,
     region_key,
     region_pin_key,
+    region_prefix,
     snapshots,
     table_key,
 )
@@ -30,6 +31,7 @@ from lancelsm.history.pins import Pin, RegionPin
 from lancelsm.history.snapshot import find_snapshot
 from lancelsm.region.catalog import Region, check_not_dropped, region_from_record, resolve_region
 from lancelsm.region.handle import Ports, TableHandle, canonical, open_configured
+from lancelsm.region.shards import foreign_shards, list_shards
 from lancelsm.registry import Record, number, text
 from lancelsm.scrub.base import open_version, scrub_facts, scrub_files, scrub_lineage, scrub_list, scrub_tags
 from lancelsm.scrub.reachable import ReachableStore
@@ -174,6 +176,10 @@ def _scrub_catalog(handle: TableHandle, tally: Tally) -> list[Region]:
         # Read again: a new region gets its record before its objects.
         if name not in known and _is_region(handle, name) and not _exists(handle, key):
             tally.add(record_path(key), ObjectKind.CATALOG, "it is gone, but its region exists")
+    for shard in foreign_shards(context, list_shards(context), known):
+        if not _exists(handle, region_key(context.table, shard.region.id)):
+            problem = f"another tool writes to this shard; take its rows over: lancelsm region adopt {context.uri}"
+            tally.add(region_prefix(shard.region.id), ObjectKind.FOREIGN, problem)
     return found
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from lancelsm.region.catalog import Region, check_writable
+from lancelsm.region.catalog import Region, check_not_stopped, check_writable
 from lancelsm.region.head import Head
 from lancelsm.wal.claim import finish_claim
 from lancelsm.wal.entry import Draft
@@ -25,7 +25,7 @@ def append(region: Region, draft: Draft, *, owner: str, held: Head | None = None
 
     Raises:
         Fenced: another owner holds the region. The entry is not in the log and never will be.
-        Invalid: the region is sealed, or the table was dropped.
+        Invalid: the region is sealed, or the table was dropped. Or another tool changed the base (`region.drift`).
         Ambiguous: the entry may be in the log, at most once. The log was collected past it, or the store or the
             registry did not answer.
         Contended: other writers were faster until the retry budget was spent. The entry is not in the log.
@@ -59,6 +59,7 @@ def append_after(
     head = held or region.head()
     for _ in budget.attempts():
         check_writable(region, head, owner=owner)
+        check_not_stopped(region, head)
         if head.manifest_epoch < head.epoch:  # guard: claim is finished before an append
             head = finish_claim(region, head, owner=owner)
         draft = next_draft(head)  # guard: draft is made for every new head

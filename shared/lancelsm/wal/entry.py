@@ -25,6 +25,7 @@ from lancelsm.region.head import Summary
 
 _EPOCH = b"writer_epoch"
 _FENCE = b"fence_sentinel"
+_GENERATION = b"generation"
 _OWN_PREFIX = b"lancelsm."
 _NONCE = b"lancelsm.nonce"
 _ENTRY_SETSUM = b"lancelsm.entry_setsum"
@@ -81,6 +82,7 @@ class Entry:
     row_setsum: Setsum | None
     at: float | None
     body: bytes
+    lance_generation: int | None = None  # the generation that Lance's own writer flushes the entry into
 
     def table(self) -> pa.Table:
         """Return the rows as written. Copies only unaligned buffers: Lance panics on unaligned wide decimals."""
@@ -205,6 +207,7 @@ def decode(body: bytes, *, position: Position, key: str) -> Entry:
             row_setsum=Setsum.from_hex(summed.decode()) if summed else None,
             at=float(metadata[_TIME]) if _TIME in metadata else None,
             body=body,
+            lance_generation=int(metadata[_GENERATION]) if _GENERATION in metadata else None,
         )
     except (pa.ArrowException, KeyError, ValueError, OverflowError, OSError, struct.error, Corrupt) as error:
         raise Corrupt(f"not a WAL entry: {error}", position=position, object=key) from error

@@ -18,7 +18,7 @@ from itertools import takewhile
 from lancelsm.common.layout import Epoch, Position
 from lancelsm.errors import Contended, Invalid, LsmError, Unavailable
 from lancelsm.region import head as heads
-from lancelsm.region.catalog import Region, check_writable
+from lancelsm.region.catalog import Region, check_not_stopped, check_writable
 from lancelsm.region.head import Head, Summary
 from lancelsm.wal.claim import claim, claim_held
 from lancelsm.wal.entry import Draft, Encoded, encode
@@ -80,7 +80,7 @@ class Pipeline:
 
         Raises:
             Fenced: another owner holds the region. Nothing was put.
-            Invalid: the region is sealed, or the pipeline is closed. Nothing was put.
+            Invalid: the region is sealed or takes no rows for now, or the pipeline is closed. Nothing was put.
             Unavailable, Ambiguous, Contended, Corrupt: the region could not be claimed. Nothing was put.
         """
         with self._change:
@@ -92,6 +92,7 @@ class Pipeline:
                 self._abandoned = False
             else:
                 head = self._head
+            check_not_stopped(self._region, head)
             item = _InFlight(position=Position(head.next_position + len(self._in_flight)), epoch=head.epoch)
             self._in_flight.append(item)
             self._active += 1

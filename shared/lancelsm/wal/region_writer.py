@@ -26,15 +26,19 @@ from lancelsm.wal.slot import Appended
 def find_or_create_region(target: WriteTarget, values: RegionValues) -> tuple[Region, Head]:
     """Return the region with these values, and its head; create the region if it does not exist.
 
-    The id follows from the values, so a region that exists costs one read of its head.
+    The id follows from the values, so a region that exists costs one read of its head. Only the catalog has the id of a
+    region that was adopted from Lance.
 
     Raises: the same errors as `wal.claim.create_region`, and `Invalid` if the table was dropped.
     """
     region = target.directory.named(values)
     head = region.find_head()
     if head is None:
-        if target.directory.find(values) is not None:  # its creator crashed, or the table was dropped
-            check_not_dropped(target.context)
+        known = target.directory.find(values)
+        if known is not None:
+            if known.id != region.id and (head := known.find_head()) is not None:
+                return known, head
+            check_not_dropped(target.context)  # its creator crashed, or the table was dropped
         region = create_region(target.context, spec_id=target.regions.spec_id, values=values, owner=target.owner)
         head = region.head()
     return region, head

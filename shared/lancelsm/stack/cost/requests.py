@@ -28,9 +28,9 @@ class Requests:
 INGEST: Final = Requests(record_reads=2)  # one invocation
 WRITE: Final = Requests(object_writes=1, record_writes=1, record_reads=3)  # one entry, direct or through the queue
 WRITE_FIRST: Final = Requests(record_writes=1)  # in addition for the first entry after a merge, which marks the region
-FLUSH: Final = Requests(object_writes=13, object_reads=14, record_writes=1, record_reads=4)  # one generation
+FLUSH: Final = Requests(object_writes=14, object_reads=14, record_writes=1, record_reads=4)  # one generation
 FLUSH_ENTRY: Final = Requests(object_reads=1)  # in addition for each entry in it
-MERGE: Final = Requests(object_writes=11, object_reads=22, record_writes=5, record_reads=6)  # in process
+MERGE: Final = Requests(object_writes=12, object_reads=22, record_writes=5, record_reads=6)  # in process
 MERGE_GENERATION: Final = Requests(object_writes=1, object_reads=17)  # in addition for each generation in it
 COLLECT: Final = Requests(object_writes=35, object_reads=42, record_writes=6, record_reads=28)  # one round
 COLLECT_ENTRY: Final = Requests(object_reads=2)  # in addition for each deleted entry

@@ -16,7 +16,7 @@ import pyarrow as pa
 from lancelsm.common.clock import Budget
 from lancelsm.common.layout import RegionId, region_id
 from lancelsm.errors import Invalid, LsmError, Unavailable, error_context
-from lancelsm.region.catalog import check_writable
+from lancelsm.region.catalog import check_not_stopped, check_writable
 from lancelsm.region.handle import TableHandle, WriteTarget
 from lancelsm.routing.route import Routed, route
 from lancelsm.stack.delivery.message import BYTES_MAX, Message, dedup_id, encode, fits, group_id, split
@@ -95,6 +95,7 @@ def _refusal(target: WriteTarget, part: Routed) -> LsmError | None:
         if region is None or head is None:
             return None
         check_writable(region, head, owner=head.owner)
+        check_not_stopped(region, head)
         if head.pending_generations >= target.settings.pending_generations_stop:
             return Unavailable(
                 f"{head.pending_generations} generations wait to be merged",

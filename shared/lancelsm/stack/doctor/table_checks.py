@@ -1,19 +1,26 @@
-"""The checks of one table: it opens, its base belongs to it, its regions can be read, its backlog is short."""
+"""The checks of one table: it opens, its base belongs to it, its regions can be read, its backlog is short.
+
+The last checks are what other tools did to it: `read.problems`.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
+from lancelsm.dataset.base_table import BaseTable
 from lancelsm.errors import LsmError
+from lancelsm.read.problems import find_problems
 from lancelsm.region.catalog import regions, with_heads
 from lancelsm.region.handle import TableHandle, check_base, open_configured
 from lancelsm.stack.doctor import Check, evaluate
+
+OTHER_TOOLS = "other tools"  # the name of the checks for what other tools did to the table
 
 
 def table_checks(uri: str, *, storage_options: Mapping[str, str] | None = None) -> list[Check]:
     """Run checks until one fails that later ones depend on.
 
-    Reads a few small objects, the heads, and the newest base version.
+    Reads a few small objects, the heads, and the newest version of the base with its keys. Lists `_mem_wal/`.
     """
     found: list[Check] = []
     try:
@@ -23,10 +30,18 @@ def table_checks(uri: str, *, storage_options: Mapping[str, str] | None = None) 
         check_base(base, handle.config)
         found.append(Check(name="base", ok=True, found=f"version {base.version}"))
         found.append(_regions(handle))
+        found += _other_tools(handle, base)
     except LsmError as error:
-        name = ("configuration", "base", "regions")[len(found)]
+        name = ("configuration", "base", "regions", OTHER_TOOLS)[len(found)]
         found.append(Check(name=name, ok=False, found=f"{error.kind}: {error.message}", remedy=error.remedy))
     return found
+
+
+def _other_tools(handle: TableHandle, base: BaseTable) -> list[Check]:
+    problems = find_problems(handle, base=base, every_key=True)
+    return [Check(name=OTHER_TOOLS, ok=False, found=one.message, remedy=one.remedy) for one in problems] or [
+        Check(name=OTHER_TOOLS, ok=True, found="nothing that the table does not know")
+    ]
 
 
 def _regions(handle: TableHandle) -> Check:
