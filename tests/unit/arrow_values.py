@@ -72,7 +72,10 @@ NEVER: Final = [
     pa.struct([pa.field("x", pa.int8()), pa.field("x", pa.string())]),
     pa.list_(pa.int8(), 0),
     pa.list_(pa.field("item", pa.int8(), nullable=False), 2),
-    pa.list_(pa.bool_(), 10_000),
+    pa.list_(pa.bool_(), 16_000),
+    pa.list_(pa.bool_(), 2_046),
+    pa.list_(pa.list_(pa.bool_(), 91), 90),
+    pa.list_(pa.list_(pa.list_(pa.bool_(), 1), 1), 8_192),
 ]
 EVERYWHERE: Final = [*FIXED, *_TEXTS, *_TEXT_VIEWS, *DICTIONARIES]
 LIST_VIEWS: Final = [pa.list_view(pa.int8()), pa.large_list_view(pa.string_view())]

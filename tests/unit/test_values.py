@@ -93,6 +93,22 @@ def test_values_of_every_type_are_kept_at_every_level(tmp_path: Path, inside: st
     check_levels(table, tmp_path, batches, model)
 
 
+@pytest.mark.parametrize("sizes", [(14_000,), (1_800,), (7, 257), (1, 8_192), (91, 88), (901, 1), (513, 1, 1, 1)])
+def test_as_many_bools_as_a_fixed_size_list_can_have_are_kept(tmp_path: Path, sizes: tuple[int, ...]) -> None:
+    kind = pa.bool_()
+    for size in reversed(sizes):
+        kind = pa.list_(kind, size)
+    columns = columns_of([kind, pa.list_(kind), pa.struct([("f", kind)])])
+    random = Random(str(sizes))
+
+    check_levels(
+        lancelsm.create(tmp_path / "table", columns, primary_key="id"),
+        tmp_path,
+        [rows_of(columns, range(at, at + 3), random) for at in (0, 1, 3, 2)],
+        Model(),
+    )
+
+
 def test_columns_after_a_nested_fixed_size_list_have_the_ids_that_lance_gives_them(tmp_path: Path) -> None:
     columns = columns_of([pa.list_(pa.list_(pa.int16(), 3), 2), pa.string(), pa.int8()])
     table = lancelsm.create(tmp_path / "table", columns, primary_key="id")

@@ -11,8 +11,9 @@
 | all other types | no | no | no |
 
 A new table declares a dictionary with an index below 32 bits with int32, and a view of text, binary or a list as the
-plain type (`declared`). A column is nested in at most 62 levels (`check_depth`). A field whose metadata makes Lance
-store it in another form, such as a blob, is refused too. Files before version 2.2 have fewer types.
+plain type (`declared`). A column is nested in at most 62 levels (`check_depth`). A fixed_size_list has at most 14,000
+bools, or 1,800 if their number is not a multiple of 8. A field whose metadata makes Lance store it in another form, such
+as a blob, is refused too. Files before version 2.2 have fewer types.
 `tests/unit/test_values.py` checks all types of this table.
 """
 
@@ -21,7 +22,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import accumulate
 from math import prod
+from operator import mul
 from typing import Final
 
 import pyarrow as pa
@@ -58,7 +61,7 @@ _LISTS: Final[dict[Callable[[pa.DataType], bool], Callable[[pa.Field], pa.DataTy
     pa.types.is_list_view: pa.list_view,
     pa.types.is_large_list_view: pa.large_list_view,
 }
-_BOOLS: Final = 8192  # Lance refuses a fixed_size_list of more than about 16,000 bools
+_CHUNK_BYTES: Final = 7_500  # Lance has 8,186 for bools, and pads each level
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -269,8 +272,16 @@ def _of_fixed_size_list(kind: pa.FixedSizeListType, path: str) -> Iterator[_Prob
     if not _is(item, _FIXED) or item == pa.binary(0):
         remedy = "Use the type that its values will have" if pa.types.is_null(item) else ""
         yield _Problem(path, f"Lance can't store a fixed_size_list of {item}", remedy)
-    if pa.types.is_boolean(item) and prod(sizes) > _BOOLS:
-        yield _Problem(path, f"Lance can't store more than {_BOOLS} bools in a fixed_size_list")
+    if pa.types.is_boolean(item) and _bool_bytes(sizes) > _CHUNK_BYTES:
+        why = f"Lance can't store {prod(sizes)} bools in a value: 14,000 at most, or 1,800 if they fill no whole byte"
+        yield _Problem(path, why)
+
+
+def _bool_bytes(sizes: list[int]) -> int:
+    """Return the bytes that Lance needs for the fewest values of a fixed_size_list of bools that it stores together."""
+    items = list(accumulate(sizes, mul))  # of each level; each has a bit that says whether it is null
+    values = 16 if items[-1] % 8 else 2  # so that they end with a whole byte
+    return int(values * (items[-1] + sum(items)) // 8)
 
 
 def _nearest(kind: pa.DataType) -> pa.DataType:
