@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import sqlite3
 import warnings
@@ -29,9 +30,12 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
     table.upsert([{"id": 2}, {"id": 3}])
     table.flush()
-    table.upsert([{"id": 4}])
+    table.merge()
+    table.upsert([{"id": 4}, {"id": 5}])
+    table.flush()
     table.snapshot("s")
     table.set_cursor("c")
+    table.upsert([{"id": 6}])
     return path
 
 
@@ -46,6 +50,8 @@ def damaged(document: Any) -> Iterator[Any]:
         for at, value in enumerate(document):
             for one in damaged(value):
                 yield [*document[:at], one, *document[at + 1 :]]
+    elif isinstance(document, str) and document[:1] in ("{", "["):  # a document as the text of a field
+        yield from map(json.dumps, [*ODD, *damaged(json.loads(document))])
 
 
 def use(path: Path) -> None:
@@ -87,17 +93,31 @@ def test_a_damaged_configuration_is_an_error_of_a_kind(template: Path, tmp_path:
         use(path)
 
 
+# The kinds of records, by partition and sort key.
+KINDS = {
+    "table": r"T [^#]+",
+    "region": r"T#.* [^#]+",
+    "head": r"H#.*",
+    "lease": r"L#.*",
+    "snapshot": r"S#.* [^#]+",
+    "region of a snapshot": r"S#.* .*#.*",
+    "cursor": r"C#.* [^#]+",
+    "region of a cursor": r"C#.* .*#.*",
+}
+
+
 @pytest.mark.long
-def test_a_damaged_record_is_an_error_of_a_kind(template: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_damaged_record_is_an_error_of_a_kind(template: Path, tmp_path: Path, kind: str) -> None:
     with closing(sqlite3.connect(template / SQLITE)) as connection:
         rows = connection.execute("select partition, sort, fields from records").fetchall()
-    for partition, sort, text in rows:
-        for body in [*map(json.dumps, damaged(json.loads(text))), DEEP, "", "7", b"\xff", 5]:
-            path = tmp_path / "t"
-            shutil.rmtree(path, ignore_errors=True)
-            shutil.copytree(template, path)
-            with closing(sqlite3.connect(path / SQLITE)) as connection, connection:
-                connection.execute(
-                    "update records set fields = ? where partition = ? and sort = ?", (body, partition, sort)
-                )
-            use(path)
+    partition, sort, text = next(row for row in rows if re.fullmatch(KINDS[kind], f"{row[0]} {row[1]}"))
+    for body in [*map(json.dumps, damaged(json.loads(text))), DEEP, "", "7", b"\xff", 5]:
+        path = tmp_path / "t"
+        shutil.rmtree(path, ignore_errors=True)
+        shutil.copytree(template, path)
+        with closing(sqlite3.connect(path / SQLITE)) as connection, connection:
+            connection.execute(
+                "update records set fields = ? where partition = ? and sort = ?", (body, partition, sort)
+            )
+        use(path)

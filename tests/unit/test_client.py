@@ -410,7 +410,7 @@ def test_a_background_failure_is_raised_by_the_next_call_which_takes_no_rows() -
     client, aws = client_and_aws(raised(Invalid("no")), clock=clock)
     client.upsert("orders", rows(1))
     clock.advance(2)
-    client._lane("orders").send_aged(1)
+    client._buffer_of("orders").send_aged(1)
 
     with pytest.raises(Invalid):
         client.upsert("orders", rows(2))

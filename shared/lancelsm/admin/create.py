@@ -160,7 +160,7 @@ def begin_copy(
     base = find_base(uri=uri, storage_options=storage_options)
     if store.get(marker) is None:  # in this order: the marker file is written before the base
         if base is not None:
-            raise _other_begun("another table was begun there", uri)
+            raise _taken("another table was begun there", uri)
         foreign = first_foreign(store)
         if (
             foreign is not None and store.get(marker) is None  # guard: file of another call for the copy is not foreign
@@ -171,7 +171,7 @@ def begin_copy(
         raise Unavailable(f"the {_COPIES[marker]} could not be begun", remedy="Repeat the call", table=uri)
     recorded = decode_marker(found, marker)
     if {**recorded, "table": wanted["table"]} != wanted:
-        raise _other_begun(f"another {_COPIES[marker]} was begun there", uri)
+        raise _taken(f"another {_COPIES[marker]} was begun there", uri)
     return recorded
 
 
@@ -181,7 +181,7 @@ def read_copy_marker(store: ObjectStore) -> tuple[TableId, str] | None:
     return None if recorded is None else (TableId(recorded["table"]), recorded["registry"])
 
 
-def _other_begun(problem: str, uri: str) -> Invalid:
+def _taken(problem: str, uri: str) -> Invalid:
     return Invalid(problem, remedy=f"Choose another location, or remove it: lancelsm drop {uri}", table=uri)
 
 
@@ -281,9 +281,9 @@ def _check_same_table(base: BaseTable, schema: TableSchema, wanted: BaseFacts, r
     begun = replace(base.facts, table=wanted.table)
     if base.schema != schema or begun != wanted:
         what = "schema" if begun == wanted else "region spec, registry or owner"
-        raise _other_begun(f"a table with another {what} was begun there", location)
+        raise _taken(f"a table with another {what} was begun there", location)
     if _sum(scan_base(base, columns=schema.names), schema) != _sum(rows, schema):
-        raise _other_begun("a table with other rows was begun there", location)
+        raise _taken("a table with other rows was begun there", location)
 
 
 def _sum(rows: Iterable[pa.RecordBatch], schema: TableSchema) -> Setsum:

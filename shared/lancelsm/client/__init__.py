@@ -18,7 +18,7 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Final, Self, cast
 
-from lancelsm.client.batching import ATTEMPT_SECONDS, RETRY_SECONDS, Lane, Request
+from lancelsm.client.batching import ATTEMPT_SECONDS, RETRY_SECONDS, Request, TableBuffer
 from lancelsm.client.encoding import LARGE_BYTES, EncodedRows, Op, encode_rows, event, stream, to_json_value
 from lancelsm.client.invoke import Answered, Document, Failed, Functions, NoResponse, NotStarted, Response, Service
 from lancelsm.client.large_payloads import Fetch, fetch_rows, put, work_location
@@ -91,7 +91,7 @@ class Client:
         self._clock = clock or SystemClock()
         self._ids = ids or SystemIds()
         self._producer: tuple[int, str] | None = None
-        self._lanes: dict[str, Lane] = {}
+        self._buffers: dict[str, TableBuffer] = {}
         self._lock = threading.Lock()
         self._closed = threading.Event()
         self._sender: threading.Thread | None = None
@@ -118,9 +118,9 @@ class Client:
     def flush(self) -> None:
         """Send all buffered rows and return when the queue has them. Raises the first table's error, see `Client`."""
         with self._lock:
-            lanes = list(self._lanes.values())
-        for lane in lanes:
-            lane.send()
+            buffers = list(self._buffers.values())
+        for buffer in buffers:
+            buffer.send()
 
     def close(self) -> None:
         """Send all buffered rows and take no more. After an error, call it again to send the rest."""
@@ -215,13 +215,13 @@ class Client:
     def _take(self, table: str, data: Any, op: Op) -> None:
         if self._closed.is_set():
             raise Invalid("the client is closed", remedy="Create another one", table=table)
-        pieces = encode_rows(data, op=op, limit=LARGE_BYTES)  # the lane joins pieces to requests
-        self._lane(table).add(pieces)
+        pieces = encode_rows(data, op=op, limit=LARGE_BYTES)  # the buffer joins pieces to requests
+        self._buffer_of(table).add(pieces)
 
-    def _lane(self, table: str) -> Lane:
+    def _buffer_of(self, table: str) -> TableBuffer:
         with self._lock:
-            if table not in self._lanes:
-                self._lanes[table] = Lane(
+            if table not in self._buffers:
+                self._buffers[table] = TableBuffer(
                     table,
                     partial(self._ingest, table),
                     producer=self._identity,
@@ -232,7 +232,7 @@ class Client:
             if self._sender is None and self._interval is not None:
                 self._sender = threading.Thread(target=self._send_in_background, args=(self._interval,), daemon=True)
                 self._sender.start()
-            return self._lanes[table]
+            return self._buffers[table]
 
     def _identity(self) -> str:
         """Return this process's name as a producer.
@@ -248,9 +248,9 @@ class Client:
         """Send rows that have waited for `interval`, until the client is closed."""
         while not self._closed.wait(interval):
             with self._lock:
-                lanes = list(self._lanes.values())
-            for lane in lanes:
-                lane.send_aged(interval)
+                buffers = list(self._buffers.values())
+            for buffer in buffers:
+                buffer.send_aged(interval)
 
     def _ingest(self, table: str, request: Request) -> Response:
         more = {"producer": request.producer, "sequence": request.sequence}

@@ -35,7 +35,7 @@ class Request:
     monotonic: float
 
 
-class Lane:
+class TableBuffer:
     """The buffer of one table. One request is in flight at a time, so rows arrive in the order given. Thread-safe.
 
     Args:
