@@ -21,6 +21,7 @@ import pyarrow as pa
 
 from lancelsm.admin.clone import Copied, facts_of
 from lancelsm.admin.create import begin_copy, check_free, ensure_base, register_table
+from lancelsm.common.checked import checked
 from lancelsm.common.formats import check_format
 from lancelsm.common.json_text import parse_json
 from lancelsm.common.layout import BACKUP, RESTORED, TableId, table_id
@@ -87,6 +88,7 @@ class _Sum:
         return self
 
 
+@checked
 def back_up(
     table: Table,
     to: str | Path,
@@ -154,6 +156,7 @@ def back_up(
     return Copied(uri=location, rows=written.rows, source=table.uri)
 
 
+@checked
 def restore(
     source: str | Path,
     uri: str | Path,

@@ -24,8 +24,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import lancelsm
+from lancelsm.admin.clone import clone_snapshot
+from lancelsm.admin.drop import drop_table
+from lancelsm.backup import back_up, restore
 from lancelsm.client import Client
+from lancelsm.common.layout import CONFIG
 from lancelsm.errors import Corrupt, LsmError
+from lancelsm.region.handle import open_table
 
 ROWS = [{"id": 1, "state": "new", "tags": ["a"]}, {"id": 2, "state": None, "tags": None}]
 
@@ -237,6 +242,25 @@ def check_open(template: Path, data: st.DataObject) -> None:
     call(lancelsm.open, given)
 
 
+def check_admin(template: Path, folder: Path, data: st.DataObject) -> None:
+    shutil.rmtree(folder, ignore_errors=True)
+    table, backup = folder / "t", folder / "b"
+    shutil.copytree(template, table)
+    function = data.draw(st.sampled_from([back_up, restore, clone_snapshot, drop_table, open_table]))
+    given = arguments_of(function, data)
+    right = {"handle": open_table(table), "table": lancelsm.open(table), "name": "s", "to": folder / "n"}
+    right |= {"source": backup, "uri": table if function in (drop_table, open_table) else folder / "n"}
+    given |= {name: right[name] for name in data.draw(st.sets(st.sampled_from(sorted(right)))) if name in given}
+    for name in {"to", "uri", "source"} & given.keys():
+        if isinstance(given[name], str | Path) and not str(given[name]).startswith("/"):
+            given[name] = f"{folder}/{given[name]}"
+    right["table"].snapshot("s")
+    back_up(right["table"], backup)
+    call(function, given)
+    if (table / CONFIG).exists():
+        assert lancelsm.open(table).scrub().ok
+
+
 WRITER_CALLS = ("upsert", "delete", "submit")
 
 
@@ -293,6 +317,7 @@ def test_a_call_of_a_client_ends_right(name: str) -> None:
 
 def test_create_open_and_client_end_right(template: Path, tmp_path: Path) -> None:
     sample(20, partial(check_create, tmp_path / "t"))
+    sample(20, partial(check_admin, template, tmp_path / "t"))
     sample(30, partial(check_open, template))
     sample(50, check_client)
 
@@ -310,6 +335,7 @@ def test_many_calls_of_writers_and_clients_end_right(template: Path, tmp_path: P
     for name in CLIENT_CALLS:
         sample(400, partial(check_client_call, name))
     sample(400, partial(check_create, tmp_path / "t"))
+    sample(400, partial(check_admin, template, tmp_path / "t"))
     sample(400, partial(check_open, template))
     sample(400, check_client)
 

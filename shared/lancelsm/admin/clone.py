@@ -20,6 +20,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from lancelsm.admin.create import begin_copy, check_free, register_table, sharding_of
+from lancelsm.common.checked import checked
 from lancelsm.common.layout import CLONE, DROPPING, TableId, table_id
 from lancelsm.dataset.base_table import BaseFacts
 from lancelsm.dataset.copies import share_base
@@ -63,6 +64,7 @@ class Copied:
     source: str
 
 
+@checked
 def clone_snapshot(
     handle: TableHandle,
     name: str,

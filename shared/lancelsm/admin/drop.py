@@ -19,6 +19,7 @@ from pathlib import Path
 
 from lancelsm.admin.clone import release
 from lancelsm.admin.create import read_copy_marker
+from lancelsm.common.checked import checked
 from lancelsm.common.layout import CLONE, CONFIG, DROPPING, TableId, snapshots, table_key
 from lancelsm.compaction.maintenance import BASE
 from lancelsm.dataset.base_table import find_base
@@ -38,6 +39,7 @@ from lancelsm.region.lineage import TAG_PREFIX, CloneLineage, read_lineage
 from lancelsm.region.markers import REMEDY, decode_marker, read_marker
 
 
+@checked
 def drop_table(uri: str | Path, *, storage_options: Mapping[str, str] | None = None, ports: Ports | None = None) -> int:
     """Delete a table with its rows, snapshots and cursors, or what a crash left of a table that was being created.
 

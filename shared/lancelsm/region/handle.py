@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lancelsm.common import settings as setting
+from lancelsm.common.checked import checked
 from lancelsm.common.clock import Clock, Ids, SystemClock, SystemIds
 from lancelsm.common.formats import check_format
 from lancelsm.common.layout import CONFIG, table_key
@@ -121,6 +122,7 @@ class TableHandle:
         )
 
 
+@checked
 def open_table(
     uri: str | Path,
     *,
