@@ -12,8 +12,8 @@
 
 A new table declares a dictionary with an index below 32 bits with int32, and a view of text, binary or a list as the
 plain type (`declared`). A column is nested in at most 62 levels (`check_depth`). A fixed_size_list has at most 14,000
-bools, or 1,800 if their number is not a multiple of 8. A field whose metadata makes Lance store it in another form, such
-as a blob, is refused too. Files before version 2.2 have fewer types.
+bools, or 1,800 if their number is not a multiple of 8. A field whose metadata makes Lance store it in another form,
+such as a blob, is refused too. Files before version 2.2 have fewer types.
 `tests/unit/test_values.py` checks all types of this table.
 """
 
