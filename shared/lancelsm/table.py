@@ -47,7 +47,7 @@ from lancelsm.read.status import TableStatus, full_status
 from lancelsm.read.view import View, take_view
 from lancelsm.record.normalize import deletes, upserts
 from lancelsm.record.schema import TableSchema
-from lancelsm.region.catalog import Region, TableContext, check_not_dropped, regions, resolve_region
+from lancelsm.region.catalog import Region, TableContext, regions, resolve_region
 from lancelsm.region.config import Config
 from lancelsm.region.handle import DEFAULT_OWNER, Ports, TableHandle, WriteTarget, open_table
 from lancelsm.region.head import Head
@@ -676,11 +676,7 @@ class Table:
         with self._lock:
             if self._writers is None:
                 self._writers = RegionWriters(self._target, owner=self._owner)
-        try:
-            return self._writers.append_all(route(rows, self._target.regions), next_draft=next_draft)
-        except Corrupt:
-            check_not_dropped(self._context)
-            raise
+        return self._writers.append_all(route(rows, self._target.regions), next_draft=next_draft)
 
     def _regions_of(self, keys: pa.Table) -> list[Region]:
         """Return the regions that may have rows of these keys above the base."""

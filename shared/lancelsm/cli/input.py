@@ -15,10 +15,10 @@ from lancelsm.common.committed import Committed
 from lancelsm.common.json_text import parse_json
 from lancelsm.common.settings import Settings
 from lancelsm.errors import Invalid, LsmError, error_context
-from lancelsm.record.files import read_file, read_ndjson
+from lancelsm.record.files import json_keys, read_file, read_ndjson
 from lancelsm.record.normalize import deletes, upserts
-from lancelsm.stack.query import key_rows
-from lancelsm.table import Table
+from lancelsm.record.schema import TableSchema
+from lancelsm.region.handle import TableHandle
 from lancelsm.wal.region_writer import committed
 
 STDIN = "-"
@@ -27,7 +27,7 @@ ROWS_AT_ONCE = 100_000
 Append = Callable[[pa.Table], Committed]
 
 
-def upserts_of(table: Table, files: Iterable[str]) -> Iterator[pa.Table]:
+def upserts_of(table: TableHandle, files: Iterable[str]) -> Iterator[pa.Table]:
     """Read the rows of several sources, in order. A file is read and checked as a whole, stdin in parts."""
     schema = table.config.schema
     for file in files:
@@ -37,7 +37,7 @@ def upserts_of(table: Table, files: Iterable[str]) -> Iterator[pa.Table]:
             yield _checked(file, schema.columns, partial(upserts, schema=schema)).select(schema.names)
 
 
-def deletes_of(table: Table, file: str) -> Iterator[pa.Table]:
+def deletes_of(table: TableHandle, file: str) -> Iterator[pa.Table]:
     """Read the keys of one source, like `upserts_of`."""
     schema = table.config.schema
     if file == STDIN:
@@ -67,13 +67,12 @@ def feed(append: Append, sources: Iterable[pa.Table], *, settings: Settings) -> 
     return committed(entry for one in done for entry in one.entries)
 
 
-def key_row(table: Table, text: str) -> pa.Table:
+def key_row(schema: TableSchema, text: str) -> pa.Table:
     """Parse one key from JSON: an object of the key columns, or the plain value of a key of one column.
 
     Raises:
         Invalid: the text is neither, or a value does not fit its column.
     """
-    schema = table.config.schema
     try:
         value: Any = parse_json(text)
     except ValueError:
@@ -82,7 +81,7 @@ def key_row(table: Table, text: str) -> pa.Table:
     is_text = pa.types.is_string(kind) or pa.types.is_large_string(kind)
     if is_text and not isinstance(value, dict | str | None):
         value = text  # a text key that looks like a JSON number
-    return key_rows([value], table=table)
+    return json_keys([value], schema=schema.key)
 
 
 def _checked(file: str, columns: pa.Schema, check: Callable[[pa.Table], pa.Table]) -> pa.Table:

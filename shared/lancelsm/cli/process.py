@@ -56,6 +56,15 @@ class _Stderr(io.FileIO):
             return len(data)
 
 
+class _WithoutPandas:
+    """Hides pandas: Arrow loads it to recognise its frames, which no command has, and that takes longer than a write."""
+
+    @staticmethod
+    def find_spec(name: str, *_: Any) -> None:
+        if name == "pandas":
+            raise ModuleNotFoundError("a command does not load pandas", name=name)
+
+
 def prepare() -> None:
     """Take over the streams of this process and SIGINT.
 
@@ -65,6 +74,7 @@ def prepare() -> None:
     """
     signal.signal(signal.SIGINT, _interrupt)
     sys.unraisablehook = _unraisable
+    sys.meta_path.insert(0, _WithoutPandas())
     if sys.stdin is None:
         _open_null(0)
         sys.stdin = io.TextIOWrapper(io.BufferedReader(io.FileIO(0, closefd=False)), encoding="utf-8")

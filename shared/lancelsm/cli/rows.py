@@ -40,9 +40,9 @@ def write(
     """
     from lancelsm.cli.input import feed, upserts_of
 
-    table = session.open(uri)
-    with error_context(table=table.uri):
-        committed = feed(table.upsert, upserts_of(table, files), settings=table.settings)
+    log = session.log(uri)
+    with error_context(table=log.handle.context.uri):
+        committed = feed(log.upsert, upserts_of(log.handle, files), settings=log.handle.settings)
     _show_committed(session, "Wrote", committed)
 
 
@@ -66,14 +66,15 @@ def delete(
 
     if [keys, key, where].count(None) != 2:
         raise typer.BadParameter("give one of --keys, --key and --where")
-    table = session.open(uri)
-    with error_context(table=table.uri):
+    if where is not None:
+        _show_committed(session, "Deleted", session.open(uri).delete(where=where))
+        return
+    log = session.log(uri)
+    with error_context(table=log.handle.context.uri):
         if keys is not None:
-            committed = feed(table.delete, deletes_of(table, keys), settings=table.settings)
-        elif key is not None:
-            committed = table.delete(key_row(table, key))
+            committed = feed(log.delete, deletes_of(log.handle, keys), settings=log.handle.settings)
         else:
-            committed = table.delete(where=where)
+            committed = log.delete(key_row(log.handle.config.schema, key or ""))
     _show_committed(session, "Deleted", committed)
 
 
@@ -132,7 +133,7 @@ def get(session: Session, uri: Uri, key: _Key = None, at: At = None) -> None:
         raise typer.BadParameter("give the --key to look up")
     table = session.open(uri, at=at)
     with error_context(table=table.uri):
-        row = next(json_objects(table.get(key_row(table, key))), None)
+        row = next(json_objects(table.get(key_row(table.config.schema, key))), None)
     session.show(row, lambda: "No row has this key" if row is None else facts(row, absent="null"))
 
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from lancelsm.region.handle import TableHandle
     from lancelsm.table import Table
+    from lancelsm.wal.log_writer import LogWriter
 
 _LINE_BREAK = re.compile(r"(?<!\n)\n(?!\n)")  # a single line break; typer wraps paragraphs of help itself
 _MOST = (1 << 63) - 1
@@ -54,6 +55,12 @@ class Session:
         import lancelsm
 
         return lancelsm.open(uri, at=at, storage_options=self.storage_options)
+
+    def log(self, uri: str) -> LogWriter:
+        """Open a table for writing only. Raises the same errors as `open_log`."""
+        from lancelsm.wal.log_writer import open_log
+
+        return open_log(uri, storage_options=self.storage_options)
 
     def handle(self, uri: str) -> TableHandle:
         """Open a table's handle, for commands that read or write no rows. Raises the same errors as `lancelsm.open`."""

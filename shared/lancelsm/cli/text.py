@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from rich import box
-from rich.table import Table
-from rich.text import Text
+if TYPE_CHECKING:  # rich is slow to load, and only what prints a table needs it
+    from rich.table import Table
+    from rich.text import Text
 
 _CONTROLS = {**{code: f"\\x{code:02x}" for code in (*range(32), 127)}, 9: "\\t", 10: "\\n", 13: "\\r"}
 _ESCAPED = str.maketrans({**_CONTROLS, ord("\\"): "\\\\"})
@@ -15,6 +15,10 @@ _ESCAPED = str.maketrans({**_CONTROLS, ord("\\"): "\\\\"})
 
 def listing(rows: Iterable[Mapping[str, Any]], *, columns: Sequence[str], absent: str = "-") -> Table:
     """Return a table of records, with numbers aligned right. `columns` are keys; `absent` is shown for None."""
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
     found = list(rows)
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
     for name in columns:
@@ -27,6 +31,9 @@ def listing(rows: Iterable[Mapping[str, Any]], *, columns: Sequence[str], absent
 
 def facts(values: Mapping[str, Any], *, absent: str = "-") -> Table:
     """Return a list of names with values, one per line. `absent` is shown for None."""
+    from rich.table import Table
+    from rich.text import Text
+
     table = Table(box=None, show_header=False, pad_edge=False)
     table.add_column(style="bold")
     table.add_column(overflow="fold")
@@ -37,6 +44,8 @@ def facts(values: Mapping[str, Any], *, absent: str = "-") -> Table:
 
 def cell(value: Any, *, absent: str) -> Text:
     """Format one value. Nested values are shown as JSON."""
+    from rich.text import Text
+
     if value is None:
         return Text(absent, style="dim")
     return Text(one_line(plain(value)))

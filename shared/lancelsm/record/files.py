@@ -7,7 +7,7 @@ columns are present and fit.
 from __future__ import annotations
 
 from codecs import BOM_UTF8
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from decimal import Decimal
 from functools import partial
 from pathlib import Path
@@ -82,6 +82,24 @@ def read_ndjson(lines: Iterable[bytes], *, schema: pa.Schema | None) -> pa.Table
         if not isinstance(row, dict):
             raise Invalid(f"line {number} is not a JSON object", line=number)
         rows.append(row)
+    return json_rows(rows, schema=schema)
+
+
+def json_keys(values: Sequence[Any], *, schema: pa.Schema) -> pa.Table:
+    """Convert keys, as `json.loads` returns them, to a table.
+
+    Args:
+        values: objects of the key columns, or plain values if the key is one column.
+        schema: the key columns.
+
+    Raises:
+        Invalid: a key has another form, or a value does not fit its column.
+    """
+    rows = []
+    for value in values:
+        if not isinstance(value, Mapping) and len(schema) != 1:
+            raise Invalid(f"the key has the columns {', '.join(schema.names)}", remedy="Give keys as JSON objects")
+        rows.append(dict(value) if isinstance(value, Mapping) else {schema.names[0]: value})
     return json_rows(rows, schema=schema)
 
 

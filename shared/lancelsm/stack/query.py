@@ -5,7 +5,7 @@ Rows are processed as they arrive: memory holds at most one answer, and the obje
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
 from typing import Any
 
@@ -13,9 +13,8 @@ import pyarrow as pa
 
 from lancelsm.common import aws
 from lancelsm.errors import Invalid, error_context
-from lancelsm.record.files import json_rows
+from lancelsm.record.files import json_keys
 from lancelsm.record.json_lines import json_lines, json_objects
-from lancelsm.record.schema import TableSchema
 from lancelsm.table import Table
 
 ANSWER_BYTES = 5 << 20  # Lambda limits an answer to 6 MB
@@ -77,17 +76,8 @@ def key_rows(values: Sequence[Any], *, table: Table) -> pa.Table:
     Raises:
         Invalid: a key has another form, or a value does not fit its column.
     """
-    schema = table.config.schema
     with error_context(table=table.uri):
-        return json_rows([_key_columns(value, schema) for value in values], schema=schema.key)
-
-
-def _key_columns(value: Any, schema: TableSchema) -> dict[str, Any]:
-    if isinstance(value, Mapping):
-        return dict(value)
-    if len(schema.primary_key) != 1:
-        raise Invalid(f"the key has the columns {', '.join(schema.primary_key)}", remedy="Give keys as JSON objects")
-    return {schema.primary_key[0]: value}
+        return json_keys(values, schema=table.config.schema.key)
 
 
 def keep_in_bucket(lines: Iterator[bytes], *, uri: str) -> str:

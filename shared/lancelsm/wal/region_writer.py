@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from lancelsm.common.committed import Committed, CommittedEntry
 from lancelsm.common.layout import RegionValues
-from lancelsm.errors import Fenced, Invalid, LsmError, Unavailable
+from lancelsm.errors import Corrupt, Fenced, Invalid, LsmError, Unavailable
 from lancelsm.region.catalog import Region, check_not_dropped
 from lancelsm.region.handle import WriteTarget
 from lancelsm.region.head import Head, Summary
@@ -220,6 +220,8 @@ class RegionWriters:
                 if entries:
                     outcome.where["rows_in_other_regions"] = sum(entry.rows for entry in entries)
                     outcome.where["regions_done"] = ", ".join(entry.region for entry in entries)
+                if isinstance(outcome, Corrupt):
+                    check_not_dropped(self._target.context)
                 raise outcome
         return committed(entries)
 
