@@ -42,6 +42,40 @@ def test_help_imports_neither_arrow_nor_lance() -> None:
     assert "Usage: lancelsm region list" in done.stdout
 
 
+SLOW_TO_LOAD = ("lance", "numpy", "pandas", "rich", "google.protobuf", "lancelsm.table", "boto3", "pyspark")
+
+
+@pytest.mark.parametrize("command", ["write", "delete --key", "delete --keys"])
+def test_a_command_that_touches_only_the_log_loads_little(command: str, orders: Path, as_json: Json) -> None:
+    file = orders.with_name("one.csv")
+    file.write_text("id,state,price\n7,new,\n" if command == "write" else "id\n7\n")
+    arguments = {
+        "write": ["write", orders, file],
+        "delete --key": ["delete", orders, "--key", "7"],
+        "delete --keys": ["delete", orders, "--keys", file],
+    }[command]
+    script = (
+        "import sys; from lancelsm.cli import main; code = main();"
+        f"print(code, [name for name in {SLOW_TO_LOAD} if name in sys.modules], file=sys.stderr)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script, *map(str, arguments)], capture_output=True, text=True, check=False
+    )
+
+    assert (done.returncode, done.stderr) == (0, "0 []\n")
+    assert (as_json("get", orders, "--key", "7") is not None) == (command == "write")
+
+
+@pytest.mark.parametrize("suffix", ["parquet", "csv", "ndjson", "arrow"])
+def test_every_format_is_written_without_numpy(suffix: str, orders: Path, as_json: Json) -> None:
+    file = orders.with_name(f"copy.{suffix}")
+    as_json("scan", orders, "--to", file)
+    done = subprocess.run([*COMMAND, "write", str(orders), str(file)], capture_output=True, text=True, check=False)
+
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "Wrote" in done.stdout
+
+
 @pytest.mark.parametrize(
     ("command", "text"),
     [(("gc",), '{"round": [keys of its lists], '), (("snapshot", "list"), '{"snapshots": [like `snapshot create`]}')],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import gc
 import io
 import json
 import os
@@ -56,13 +57,24 @@ class _Stderr(io.FileIO):
             return len(data)
 
 
-class _WithoutPandas:
-    """Hides pandas: Arrow loads it to recognise its frames, which no command has, and that takes longer than a write."""
+class _Hidden:
+    """Hides modules that Arrow would load to recognise their values, if they are installed. That is slow."""
 
-    @staticmethod
-    def find_spec(name: str, *_: Any) -> None:
-        if name == "pandas":
-            raise ModuleNotFoundError("a command does not load pandas", name=name)
+    def __init__(self) -> None:
+        self.names = {"pandas"}  # no command has frames of it
+
+    def find_spec(self, name: str, *_: Any) -> None:
+        if name in self.names:
+            raise ModuleNotFoundError(f"this command does not load {name}", name=name)
+
+
+_HIDDEN = _Hidden()
+
+
+def without_numpy() -> None:
+    """Never load numpy in this process: for a command that works without Lance. Call it before Arrow is loaded."""
+    if _HIDDEN in sys.meta_path:
+        _HIDDEN.names.add("numpy")
 
 
 def prepare() -> None:
@@ -74,7 +86,10 @@ def prepare() -> None:
     """
     signal.signal(signal.SIGINT, _interrupt)
     sys.unraisablehook = _unraisable
-    sys.meta_path.insert(0, _WithoutPandas())
+    sys.meta_path.insert(0, _HIDDEN)
+    gc.set_threshold(
+        50_000
+    )  # modules that are loaded are not garbage; to look for some takes a tenth of a short command
     if sys.stdin is None:
         _open_null(0)
         sys.stdin = io.TextIOWrapper(io.BufferedReader(io.FileIO(0, closefd=False)), encoding="utf-8")

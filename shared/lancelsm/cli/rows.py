@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from lancelsm.cli.arguments import At, Uri
+from lancelsm.cli.process import without_numpy
 from lancelsm.cli.session import Session, command, names
 from lancelsm.errors import error_context
 
@@ -38,6 +39,7 @@ def write(
     written as it arrives, 8 MB or 100,000 rows at a time. As JSON: {"rows", "entries": [{"region", "position",
     "rows"}]}.
     """
+    without_numpy()
     from lancelsm.cli.input import feed, upserts_of
 
     log = session.log(uri)
@@ -62,13 +64,14 @@ def delete(
 
     As JSON: {"rows", "entries": [{"region", "position", "rows"}]}; rows are the tombstones that were written.
     """
-    from lancelsm.cli.input import deletes_of, feed, key_row
-
     if [keys, key, where].count(None) != 2:
         raise typer.BadParameter("give one of --keys, --key and --where")
     if where is not None:
         _show_committed(session, "Deleted", session.open(uri).delete(where=where))
         return
+    without_numpy()
+    from lancelsm.cli.input import deletes_of, feed, key_row
+
     log = session.log(uri)
     with error_context(table=log.handle.context.uri):
         if keys is not None:

@@ -11,8 +11,7 @@ import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-
-from google.protobuf.message import DecodeError
+from typing import TYPE_CHECKING, Any
 
 from lancelsm.common.formats import check_format
 from lancelsm.common.layout import (
@@ -26,8 +25,10 @@ from lancelsm.common.layout import (
 )
 from lancelsm.common.setsum import Setsum
 from lancelsm.errors import Contended, Corrupt
-from lancelsm.generated.lancelsm.v1 import manifest_pb2 as pb
 from lancelsm.region.head import LogTotals
+
+if TYPE_CHECKING:  # an append reads no manifest, and protobuf is slow to load
+    from lancelsm.generated.lancelsm.v1 import manifest_pb2 as pb
 
 FORMAT = 3  # of a manifest with indexes: earlier releases flush without them
 _WITHOUT_INDEXES = 2
@@ -349,6 +350,7 @@ def _same_rows(old: FlushedGeneration, new: FlushedGeneration | None) -> bool:
 
 def encode(manifest: Manifest) -> bytes:
     """Encode a manifest. Equal values give equal bytes."""
+    pb = _messages()
     message = pb.Manifest(
         version=manifest.version,
         writer_epoch=manifest.epoch,
@@ -376,7 +378,8 @@ def encode(manifest: Manifest) -> bytes:
         index_number=manifest.index_number,
         foreign=manifest.foreign,
     )
-    return message.SerializeToString(deterministic=True)
+    body: bytes = message.SerializeToString(deterministic=True)
+    return body
 
 
 def decode(body: bytes, *, key: str) -> Manifest:
@@ -386,8 +389,10 @@ def decode(body: bytes, *, key: str) -> Manifest:
         Corrupt: the bytes are not a manifest.
         Invalid: a newer release wrote it, or its sums are SHA3-256.
     """
+    from google.protobuf.message import DecodeError  # noqa: PLC0415
+
     try:
-        message = pb.Manifest.FromString(body)
+        message = _messages().Manifest.FromString(body)
         check_format(message.format, newest=FORMAT, what="manifest", object=key)
         manifest = _manifest_value(message)
     except (DecodeError, ValueError, Corrupt) as error:
@@ -399,7 +404,7 @@ def decode(body: bytes, *, key: str) -> Manifest:
 
 def written_by_lance(body: bytes) -> bool:
     """Return whether Lance's own writer wrote these bytes, which then lack our format number."""
-    return not pb.Manifest.FromString(body).format
+    return not _messages().Manifest.FromString(body).format
 
 
 def _wrong_path(manifest: Manifest) -> tuple[str, str] | None:
@@ -422,7 +427,7 @@ def _manifest_value(message: pb.Manifest) -> Manifest:
         last_seen=Position(message.wal_entry_position_last_seen),
         current_generation=Generation(message.current_generation),
         generations=tuple(_generation_value(g) for g in message.generations),
-        sealed=message.status == pb.SEALED,
+        sealed=message.status == _messages().SEALED,
         first_position=Position(message.first_position or 1),
         entry_setsum=_sum(message.entry_setsum),
         wal_rows=message.wal_rows,
@@ -441,7 +446,9 @@ def _manifest_value(message: pb.Manifest) -> Manifest:
 
 
 def _generation_message(g: FlushedGeneration) -> pb.FlushedGeneration:
-    message = pb.FlushedGeneration(generation=g.generation, path=g.path, in_memory_bytes=g.bytes, physical_rows=g.rows)
+    message: pb.FlushedGeneration = _messages().FlushedGeneration(
+        generation=g.generation, path=g.path, in_memory_bytes=g.bytes, physical_rows=g.rows
+    )
     if g.folded:
         message.first_position, message.last_position = g.folded.first, g.folded.last
         message.entry_setsum = g.folded.entry_setsum.digest()
@@ -479,6 +486,12 @@ def _generation_value(message: pb.FlushedGeneration) -> FlushedGeneration:
         if message.index_number
         else None,
     )
+
+
+def _messages() -> Any:
+    from lancelsm.generated.lancelsm.v1 import manifest_pb2  # noqa: PLC0415
+
+    return manifest_pb2
 
 
 def _sum(digest: bytes) -> Setsum:
