@@ -20,7 +20,7 @@ such as a blob, is refused too. Files before version 2.2 have fewer types.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import accumulate
 from math import prod
@@ -126,6 +126,11 @@ def declared(columns: pa.Schema) -> pa.Schema:
     return pa.schema([column.with_type(declared_type(column.type)) for column in columns], metadata=columns.metadata)
 
 
+def is_any(kind: pa.DataType, kinds: Iterable[Callable[[pa.DataType], bool]]) -> bool:
+    """Return whether one of the predicates holds for the type."""
+    return any(is_kind(kind) for is_kind in kinds)
+
+
 def children(kind: pa.DataType) -> list[pa.Field]:
     """Return the fields of a nested type: of a struct all, of a list its items, of a map keys and values."""
     if pa.types.is_map(kind):
@@ -171,7 +176,7 @@ def _of_column(column: pa.Field, file_version: str) -> Iterator[_Problem]:
     elif isinstance(kind, pa.BaseExtensionType):
         yield from _of_metadata(column, path)
         storage = kind.storage_type
-        if not (_is(storage, _FIXED + _BYTES) or pa.types.is_fixed_size_list(storage)):
+        if not (is_any(storage, _FIXED + _BYTES) or pa.types.is_fixed_size_list(storage)):
             yield _Problem(path, f"an extension type over {storage} can't be read")
         yield from _of_type(column.with_type(storage), path, file_version)
     elif pa.types.is_null(kind):
@@ -209,13 +214,13 @@ def _of_metadata(field: pa.Field, path: str) -> Iterator[_Problem]:
 
 def _of_type(field: pa.Field, path: str, file_version: str) -> Iterator[_Problem]:
     kind = field.type
-    if _is(kind, _FIXED + _BYTES):
+    if is_any(kind, _FIXED + _BYTES):
         return
     if pa.types.is_dictionary(kind):
         yield from _of_dictionary(kind, path)
     elif pa.types.is_fixed_size_list(kind):
         yield from _of_fixed_size_list(kind, path)
-    elif _is(kind, _NESTED):
+    elif is_any(kind, _NESTED):
         if pa.types.is_struct(kind):
             yield from _of_struct(field, path, file_version)
         elif pa.types.is_map(kind):
@@ -247,7 +252,7 @@ def _of_map(kind: pa.MapType, path: str, file_version: str) -> Iterator[_Problem
 
 
 def _of_dictionary(kind: pa.DictionaryType, path: str) -> Iterator[_Problem]:
-    if not _is(kind.value_type, _DICTIONARY_VALUES):
+    if not is_any(kind.value_type, _DICTIONARY_VALUES):
         yield _Problem(path, f"Lance can't store every dictionary of {kind.value_type}")
     if kind.ordered:
         yield _Problem(path, "Lance loses the order of a dictionary")
@@ -269,7 +274,7 @@ def _of_fixed_size_list(kind: pa.FixedSizeListType, path: str) -> Iterator[_Prob
         yield from _of_metadata(field, path)
     if 0 in sizes:
         yield _Problem(path, "Lance can't read a fixed_size_list of size 0")
-    if not _is(item, _FIXED) or item == pa.binary(0):
+    if not is_any(item, _FIXED) or item == pa.binary(0):
         remedy = "Use the type that its values will have" if pa.types.is_null(item) else ""
         yield _Problem(path, f"Lance can't store a fixed_size_list of {item}", remedy)
     if pa.types.is_boolean(item) and _bool_bytes(sizes) > _CHUNK_BYTES:
@@ -293,7 +298,7 @@ def _nearest(kind: pa.DataType) -> pa.DataType:
     if pa.types.is_run_end_encoded(kind):
         return _nearest(kind.value_type)
     if pa.types.is_dictionary(kind):
-        if not _is(kind.value_type, _DICTIONARY_VALUES):
+        if not is_any(kind.value_type, _DICTIONARY_VALUES):
             return _nearest(kind.value_type)
         return declared_type(pa.dictionary(kind.index_type, kind.value_type))
     if pa.types.is_fixed_size_list(kind):
@@ -315,7 +320,3 @@ def _extension(field: pa.Field) -> str:
 
 def _storage(kind: pa.DataType) -> pa.DataType:
     return kind.storage_type if isinstance(kind, pa.BaseExtensionType) else kind
-
-
-def _is(kind: pa.DataType, kinds: tuple[Callable[[pa.DataType], bool], ...]) -> bool:
-    return any(is_kind(kind) for is_kind in kinds)

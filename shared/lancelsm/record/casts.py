@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 
 from lancelsm.common.shown import shown
 from lancelsm.errors import Invalid
-from lancelsm.record.admission import children, declared_type
+from lancelsm.record.admission import children, declared_type, is_any
 from lancelsm.record.expected import expected
 
 _Rows = TypeVar("_Rows", pa.Table, pa.RecordBatch)
@@ -121,7 +121,7 @@ def as_type(array: pa.Array, kind: pa.DataType) -> pa.Array:
         return _as_struct(array, kind)
     if pa.types.is_map(kind):
         return _as_map(array, kind)
-    if _is(kind, _LISTS):
+    if is_any(kind, _LISTS):
         return _as_list(array, kind)
     return _as_flat(array, kind)
 
@@ -151,9 +151,9 @@ def kind_of(kind: pa.DataType) -> str | None:
         return "integer"
     if pa.types.is_floating(kind):
         return "float"
-    if _is(kind, _TEXT):
+    if is_any(kind, _TEXT):
         return "text"
-    if _is(kind, _BINARY):
+    if is_any(kind, _BINARY):
         return "binary"
     if pa.types.is_decimal(kind):
         return "decimal"
@@ -222,7 +222,7 @@ def _castable(given: pa.DataType, wanted: pa.DataType) -> bool:
         return same and all(_castable(given_types[name], wanted_types[name]) for name in wanted_types)
     if pa.types.is_map(given) and pa.types.is_map(wanted):
         return _castable(given.key_type, wanted.key_type) and _castable(given.item_type, wanted.item_type)
-    if _is(given, _LISTS) and _is(wanted, _LISTS):
+    if is_any(given, _LISTS) and is_any(wanted, _LISTS):
         return _castable(given.value_type, wanted.value_type)
     kind = kind_of(given)
     return kind is not None and kind == kind_of(wanted)
@@ -358,10 +358,6 @@ def _any_value(kind: pa.DataType) -> pa.Array:
     if kind_of(kind) in ("text", "binary") and not pa.types.is_fixed_size_binary(kind):
         return pa.array([""]).cast(kind)
     return pa.Array.from_buffers(kind, 1, [None, pa.py_buffer(bytes(max(1, kind.bit_width // 8)))])
-
-
-def _is(kind: pa.DataType, kinds: tuple[Callable[[pa.DataType], bool], ...]) -> bool:
-    return any(is_kind(kind) for is_kind in kinds)
 
 
 def _part(rows: Any, start: int, end: int) -> Any:

@@ -17,7 +17,7 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lancelsm.record.casts import storage_type
+from lancelsm.record.casts import kind_of, storage_type
 from lancelsm.record.iso import texts
 
 _NOT_FINITE: Final = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
@@ -70,7 +70,11 @@ def _flat(column: pa.Array) -> list[Any]:
             return [number if number is None else _NOT_FINITE.get(str(number), number) for number in numbers]
         return list(numbers)
     values = column.to_pylist()
-    return [base64.b64encode(v).decode() if isinstance(v, bytes) else v for v in values] if _is_binary(kind) else values
+    return (
+        [base64.b64encode(v).decode() if isinstance(v, bytes) else v for v in values]
+        if kind_of(kind) == "binary"
+        else values
+    )
 
 
 def _structs(column: pa.StructArray) -> list[Any]:
@@ -99,12 +103,3 @@ def _lists(column: pa.Array) -> list[Any]:
     items = iter(json_values(column.flatten()))
     sizes = pc.list_value_length(column).to_pylist()
     return [None if size is None else list(islice(items, size)) for size in sizes]
-
-
-def _is_binary(kind: pa.DataType) -> bool:
-    return bool(
-        pa.types.is_binary(kind)
-        or pa.types.is_large_binary(kind)
-        or pa.types.is_fixed_size_binary(kind)
-        or pa.types.is_binary_view(kind)
-    )

@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lancelsm.errors import Invalid
+from lancelsm.record.admission import is_any
 from lancelsm.record.casts import whole
 from lancelsm.record.schema import TableSchema, unknown_column
 
@@ -55,7 +56,7 @@ def check_primary_key(schema: TableSchema) -> None:
         if schema.columns.get_field_index(name) < 0:
             raise unknown_column(name, schema.names, role="primary key: ")
         kind = schema.columns.field(name).type
-        if not any(is_kind(kind) for is_kind in _KEY_KINDS):
+        if not is_any(kind, _KEY_KINDS):
             raise Invalid(
                 f"column {name!r} of type {kind} can't be a primary key",
                 remedy="Use bool, an integer, text, binary, date32 or timestamp",

@@ -35,7 +35,8 @@ from xxhash import xxh3_128_digest
 
 from lancelsm.common.setsum import Setsum
 from lancelsm.errors import Invalid
-from lancelsm.record.casts import whole
+from lancelsm.record.admission import is_any
+from lancelsm.record.casts import kind_of, whole
 from lancelsm.record.schema import FIELD_ID, TOMBSTONE, field_id
 from lancelsm.record.words import WORD, Arithmetic, Words, arithmetic, mixed
 
@@ -47,14 +48,6 @@ _WORD_FACTORS: Final = tuple(
 
 _BYTES: Final = pa.large_binary()
 _EMPTY: Final = pa.scalar(b"", _BYTES)
-_BYTES_KINDS: Final = (
-    pa.types.is_string,
-    pa.types.is_large_string,
-    pa.types.is_string_view,
-    pa.types.is_binary,
-    pa.types.is_large_binary,
-    pa.types.is_binary_view,
-)
 _LIST_KINDS: Final = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list, pa.types.is_map)
 _TOMBSTONE: Final = pa.field(TOMBSTONE, pa.bool_(), metadata={FIELD_ID: "-1"})
 _WORDS: Final = {1: pa.uint8(), 2: pa.uint16(), 4: pa.uint32(), 8: pa.uint64()}
@@ -182,11 +175,11 @@ def values(column: pa.Array, field: pa.Field) -> pa.Array:
         return pa.nulls(len(column), _BYTES)
     if pa.types.is_struct(kind):
         return _structs(column, field)
-    if _is_list(kind):
+    if is_any(kind, _LIST_KINDS):
         return _lists(column, field)
     if (width := _width(kind)) is not None:
         return _fixed(column, width).cast(_BYTES)
-    if _is_bytes(kind):
+    if kind_of(kind) in ("text", "binary"):
         return column.cast(_BYTES)
     raise Invalid(f"column {field.name!r}: type {kind} can't be stored", field=field.name)
 
@@ -220,7 +213,7 @@ def _structs(column: pa.StructArray, field: pa.Field) -> pa.Array:
 
 def _lists(column: pa.Array, field: pa.Field) -> pa.Array:
     kind = _storage_type(field.type)
-    if not _is_list(kind) or pa.types.is_map(kind) != pa.types.is_map(column.type):
+    if not is_any(kind, _LIST_KINDS) or pa.types.is_map(kind) != pa.types.is_map(column.type):
         raise Invalid(f"column {field.name!r} is {kind}, not {column.type}", field=field.name)
     if pa.types.is_map(kind):
         pair = pa.struct([("key", column.type.key_type), ("value", column.type.item_type)])
@@ -325,14 +318,6 @@ def _number_width(kind: pa.DataType) -> int:
     width = _width(kind)
     hashed_as_bytes = pa.types.is_decimal(kind) or pa.types.is_fixed_size_binary(kind)
     return 0 if width not in _WORDS or hashed_as_bytes else width
-
-
-def _is_bytes(kind: pa.DataType) -> bool:
-    return any(is_kind(kind) for is_kind in _BYTES_KINDS)
-
-
-def _is_list(kind: pa.DataType) -> bool:
-    return any(is_kind(kind) for is_kind in _LIST_KINDS)
 
 
 def _storage_type(kind: pa.DataType) -> pa.DataType:
