@@ -492,6 +492,15 @@ def test_categories_of_polars_become_text(kind, declared):
     assert rows["v"].to_pylist() == ["b", None, "a"]
 
 
+def test_objects_of_polars_are_refused():
+    data = pl.DataFrame({"id": [1], "v": pl.Series([object()], dtype=pl.Object)})
+
+    for convert in (inferred, lambda given: upserts(given, schema=schema_of(id=pa.int64(), v=pa.binary(8)))):
+        for given in (data, {"id": data["id"], "v": data["v"]}):
+            with pytest.raises(Invalid, match="column 'v' has Python objects"):
+                convert(given)
+
+
 def test_the_error_for_an_integer_that_does_not_fit_shows_it_whatever_its_size():
     with pytest.raises(Invalid, match=f"'id', row 1: {2**70} does not fit int64"):
         deletes([1, 2**70], schema=ORDERS)

@@ -139,6 +139,9 @@ def _columns(data: Any, *, schema: TableSchema | None = None) -> Mapping[str, _C
         if hasattr(data, "items"):  # a frame of pandas
             for name, values in (("index", data.index), *data.items()):
                 check_nesting(values, name)
+        if type(data).__module__.partition(".")[0] == "polars" and hasattr(data, "schema"):
+            for name, kind in data.schema.items():
+                _check_no_objects(kind, name)
         return _table_columns(_imported(pa.table, data))
     if isinstance(data, str | bytes) or not isinstance(data, Iterable):
         raise Invalid(
@@ -177,6 +180,7 @@ def _column(name: str, values: Any) -> _Column:
         return values
     check_nesting(values, name)
     if hasattr(values, "__arrow_c_stream__"):
+        _check_no_objects(getattr(values, "dtype", None), name)
         return _imported(pa.chunked_array, values)
     if hasattr(values, "__arrow_c_array__") or hasattr(values, "__array__"):
         return _imported(lambda given: pa.chunked_array([pa.array(given)]), values)
@@ -191,6 +195,12 @@ def _column(name: str, values: Any) -> _Column:
 
 def _is_arrow(data: Any) -> bool:
     return hasattr(data, "__arrow_c_stream__") or hasattr(data, "__arrow_c_array__")
+
+
+def _check_no_objects(kind: Any, name: str) -> None:
+    if str(kind) == "Object":
+        what = f"column {name!r} has Python objects, of which polars exports the addresses"
+        raise Invalid(what, remedy="Convert the column to another type", field=name)
 
 
 def _imported(read: Callable[[Any], Any], data: Any) -> Any:
