@@ -272,7 +272,7 @@ class _RegionBatch:
         def next_draft(head: Head) -> Draft | None:
             new = [job for job in batch if not self._is_applied(job, head)]
             if new and len(new) not in drafts:
-                rows = pa.concat_tables([conform(job.rows, self._target.schema) for job in new])
+                rows = pa.concat_tables([self._conformed(job.rows) for job in new])
                 drafts[len(new)] = draft(rows, applied_sequences={self._ports.source: str(new[-1].delivery.sequence)})
             return drafts[len(new)] if new else None
 
@@ -291,6 +291,11 @@ class _RegionBatch:
         if entry is not None:
             self.entries.append((self._target.context.uri, entry))
         self._settle(len(batch))
+
+    def _conformed(self, rows: pa.Table) -> pa.Table:
+        """Return rows in the newest stored form. They have the form that was current when they were checked."""
+        schema = self._target.schema
+        return rows if rows.schema.equals(schema.stored, check_metadata=True) else conform(rows, schema)
 
     def _next_entry(self) -> list[_Job]:
         """Return the next messages, up to the size of an entry or the first message with rejected rows."""

@@ -53,6 +53,10 @@ def partition_valid(
             bisect(some.slice(half))
 
     try:
+        return _validated(rows, target, values), None
+    except Invalid:  # find out which rows are wrong
+        pass
+    try:
         _conform(rows.slice(0, 0), target.schema)
     except Invalid as error:
         return target.schema.stored.empty_table(), RejectedRows(rows=rows, error=error)
