@@ -10,7 +10,7 @@ from dataclasses import asdict
 
 from benchmarks.figures import Figure, machine
 
-BENCHMARKS = ("append_latency", "merge", "reads", "requests", "hot_path", "sums")
+BENCHMARKS = ("append_latency", "writes", "merge", "reads", "requests", "hot_path", "sums")
 
 
 def main() -> None:
