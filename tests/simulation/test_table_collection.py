@@ -15,6 +15,8 @@ import pytest
 from lancelsm.dataset.cleanup import stored_versions
 from lancelsm.errors import Contended, Corrupt, Unavailable
 from lancelsm.gc import collect as collection
+from lancelsm.gc.base import read_floor, waiting_base
+from lancelsm.gc.lists import read_list
 from lancelsm.history.snapshot import create_snapshot, drop_snapshot, snapshot_view
 from lancelsm.read.reader import scan
 from lancelsm.region.handle import open_table
@@ -37,6 +39,28 @@ def test_a_collection_leaves_at_most_two_versions_of_the_base_and_no_orphan(tmp_
         assert not (environment.path / "data" / "0000.lance").exists()
         assert len(stored_versions(uri=str(environment.path))) <= 2 < before
         recover(environment, "next")
+
+
+def test_a_committed_round_of_the_base_waits_with_what_its_sweep_will_delete(tmp_path: Path) -> None:
+    with merged_table(tmp_path / "table") as environment:
+        handle = open_table(environment.path, ports=environment.ports("collector"))
+        (key,) = [one for one in collection.mark(handle).rounds if one.startswith("_lancelsm/")]
+        listed = {item.path for item in read_list(handle.context, key).round.items}
+        assert "data/0000.lance" in listed
+        collection.verify(handle, [key])
+        collection.commit(handle, [key])
+        waiting = waiting_base(handle, ())
+        assert waiting is not None
+        assert (waiting.key, {item.path for item in waiting.items}) == (key, listed)
+        assert read_floor(handle).version == read_list(handle.context, key).round.floor > 0
+
+        (environment.path / "data" / "0000.lance").unlink()
+        waiting = waiting_base(handle, ())
+        assert waiting is not None
+        assert {item.path for item in waiting.items} == listed - {"data/0000.lance"}
+
+        collection.sweep(handle, [key])
+        assert waiting_base(handle, ()) is None
 
 
 def calls(start: TableEnvironment, path: Path) -> list[Call]:
