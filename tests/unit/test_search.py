@@ -242,8 +242,7 @@ def test_scores_of_all_levels_are_those_of_one_table(tmp_path: Path) -> None:
             found = table.search(query, k=20, columns=["id", "_score"]).to_arrow()
             wanted = one.search(query, k=20, columns=["id", "_score"]).to_arrow()
 
-            # Stale rows still count in the statistics of Lance, so scores differ a little.
-            assert found["_score"].to_pylist() == pytest.approx(wanted["_score"].to_pylist(), rel=0.25), (stage, query)
+            assert found["_score"].to_pylist() == pytest.approx(wanted["_score"].to_pylist(), rel=0.02), (stage, query)
 
 
 def test_queries_of_lance_find_the_newest_rows(tmp_path: Path) -> None:

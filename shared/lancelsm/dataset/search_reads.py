@@ -7,16 +7,21 @@ of offsets in the portable form of Roaring.
 
 from __future__ import annotations
 
+import shutil
 import struct
+import tempfile
+import weakref
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 import lance
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+from lance.file import LanceFileSession
 from lance.query import MatchQuery, MultiMatchQuery
 
 from lancelsm.dataset.base_table import BaseTable, StorageOptions
@@ -45,6 +50,7 @@ class Searched:
     dataset: lance.LanceDataset
     schema: TableSchema
     stored: Mapping[str, StoredField] | None = None  # None: it has every column under its name and type
+    storage_options: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     def name_of(self, column: str) -> str | None:
         """Return the name of a column in this dataset; None if it lacks the column."""
@@ -63,7 +69,9 @@ class Searched:
 
 
 def searched_base(base: BaseTable) -> Searched:
-    return Searched(uri=base.uri, dataset=base.dataset, schema=base.schema)
+    return Searched(
+        uri=base.uri, dataset=base.dataset, schema=base.schema, storage_options=dict(base.storage_options or {})
+    )
 
 
 def searched_generation(
@@ -75,7 +83,13 @@ def searched_generation(
     """
     with read_errors("the generation can't be read", object=uri):
         dataset = lance.dataset(uri, version=version, storage_options=dict(storage_options or {}))
-        return Searched(uri=uri, dataset=dataset, schema=schema, stored=stored_fields(dataset, schema.columns))
+        return Searched(
+            uri=uri,
+            dataset=dataset,
+            schema=schema,
+            stored=stored_fields(dataset, schema.columns),
+            storage_options=dict(storage_options or {}),
+        )
 
 
 def keys_with_row_ids(searched: Searched) -> Iterator[tuple[pa.Table, RowIds]]:
@@ -161,25 +175,86 @@ def matching_text(
     return _in_table_form(searched, found, columns, SCORE).append_column(ROW_ID, ids)
 
 
-def scores_of(searched: Searched, query: Any) -> dict[int, float]:
-    """Return the score of each matching row by row id, hidden rows included. Raises: see `nearest`."""
+def scores_of(searched: Searched, query: Any) -> tuple[RowIds, npt.NDArray[np.float32]]:
+    """Return row ids and scores of all rows that match a text query, hidden ones included. Raises: see `nearest`."""
     with _errors(searched):
         found = searched.dataset.scanner(
             columns=[SCORE], full_text_query=query, fast_search=True, with_row_id=True
         ).to_table()
-    return dict(zip(found.column(ROW_ID).to_pylist(), found.column(SCORE).to_pylist(), strict=True))
+    return found.column(ROW_ID).to_numpy(), found.column(SCORE).to_numpy()
 
 
-def rows_in_memory(rows: pa.Table, schema: TableSchema, *, text_indexes: dict[str, dict[str, Any]]) -> Searched:
-    """Write rows as a dataset in memory, with a text index on each of these columns."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TextLengths:
+    """The number of words of each row in a text index, hidden rows included, in the order of their ids."""
+
+    ids: RowIds
+    words: npt.NDArray[np.uint32]
+
+    @property
+    def mean(self) -> float:
+        return float(self.words.mean()) if len(self.words) else 0.0
+
+    def of(self, wanted: RowIds) -> npt.NDArray[np.float64]:
+        """Return the number of words of these rows; the mean for a row that is not in the index."""
+        if not len(self.ids):
+            return np.zeros(len(wanted))
+        at = np.minimum(np.searchsorted(self.ids, wanted), len(self.ids) - 1)
+        return np.where(self.ids[at] == wanted, self.words[at], self.mean)
+
+
+def text_lengths(searched: Searched, column: str) -> TextLengths:
+    """Read the lengths of the texts in the index of a column. Raises: see `nearest`."""
+    options = tuple(sorted(searched.storage_options.items()))
+    with _errors(searched):
+        parts = [
+            _lengths_in_segment(searched.uri, str(segment.uuid), options)
+            for one in searched.dataset.describe_indices()
+            if one.index_type == "Inverted" and one.field_names == [searched.name_of(column)]
+            for segment in one.segments
+        ]
+    ids = np.concatenate([np.empty(0, np.uint64), *(one for one, _ in parts)])
+    words = np.concatenate([np.empty(0, np.uint32), *(one for _, one in parts)])
+    order = np.argsort(ids)
+    return TextLengths(ids=ids[order], words=words[order])
+
+
+@lru_cache(maxsize=64)
+def _lengths_in_segment(
+    uri: str, uuid: str, storage_options: tuple[tuple[str, str], ...]
+) -> tuple[RowIds, npt.NDArray[np.uint32]]:
+    """Read the lengths from the files of one segment of a text index, which never change."""
+    files = LanceFileSession(uri, storage_options=dict(storage_options))
+    directory = f"_indices/{uuid}"
+    tables = [
+        files.open_reader(name).read_all().to_table()
+        for name in files.list(directory)
+        if name.rpartition("/")[2].startswith("part_") and name.endswith("_docs.lance")
+    ]
+    ids = [one.column(ROW_ID).to_numpy() for one in tables]
+    words = [one.column("_num_tokens").to_numpy() for one in tables]
+    return np.concatenate([np.empty(0, np.uint64), *ids]), np.concatenate([np.empty(0, np.uint32), *words])
+
+
+def indexed_rows(rows: pa.Table, schema: TableSchema, *, text_indexes: Mapping[str, Mapping[str, Any]]) -> Searched:
+    """Write rows as a dataset in a temporary directory, with a text index on each of these columns.
+
+    Raises:
+        Corrupt: Lance can't index the rows.
+        Unavailable: the local disk failed.
+    """
+    directory = tempfile.mkdtemp(prefix="lancelsm-search-")
     plain = pa.schema([pa.field(field.name, field.type) for field in rows.schema])
-    with read_errors("rows of the log can't be indexed", table="memory://rows"):
+    with read_errors("rows of the log can't be indexed", object=directory):
         dataset = lance.write_dataset(
-            pa.Table.from_arrays(rows.columns, schema=plain), "memory://rows", max_rows_per_file=max(rows.num_rows, 1)
+            pa.Table.from_arrays(rows.columns, schema=plain),
+            f"{directory}/rows",
+            max_rows_per_file=max(rows.num_rows, 1),
         )
+        weakref.finalize(dataset, shutil.rmtree, directory, ignore_errors=True)
         for column, options in text_indexes.items():
             dataset.create_scalar_index(column, "INVERTED", name=f"{column}_text", **options)
-    return Searched(uri="memory://rows", dataset=dataset, schema=schema)
+    return Searched(uri=f"{directory}/rows", dataset=dataset, schema=schema)
 
 
 def fragments_without_text_index(searched: Searched, columns: Collection[str]) -> list[int]:

@@ -68,10 +68,11 @@ class Newest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredLevel:
-    """The base or a generation, with its stale rows. `rows` includes them; `hidden` is their list for Lance."""
+    """The base or a generation. `rows` includes its stale rows and tombstones; `hidden` is their list for Lance."""
 
     searched: Searched
     rows: int
+    deleted: int  # rows that Lance has marked as deleted; not in `rows`
     stale: RowIds
     hidden: bytes | None
 
@@ -135,15 +136,20 @@ def prepare(view: View, *, uri: str) -> Levels:
         view=view,
         schema=schema,
         indexes=tuple(base_indexes(view.base)),
-        base=_level(base, view.base.rows, np.concatenate(hidden)),
+        base=_level(
+            base,
+            view.base.rows,
+            np.concatenate(hidden),
+            deleted=sum(fragment.deleted_rows for fragment in view.base.fragments),
+        ),
         generations=generations,
         tail=tails.filter(_alive(tails)).drop_columns([TOMBSTONE]),
         newest=above,
     )
 
 
-def _level(searched: Searched, rows: int, stale: RowIds) -> StoredLevel:
-    return StoredLevel(searched=searched, rows=rows, stale=stale, hidden=blocklist(stale))
+def _level(searched: Searched, rows: int, stale: RowIds, *, deleted: int = 0) -> StoredLevel:
+    return StoredLevel(searched=searched, rows=rows, deleted=deleted, stale=stale, hidden=blocklist(stale))
 
 
 def _keys(level: Searched, schema: TableSchema) -> tuple[pa.Table, RowIds]:

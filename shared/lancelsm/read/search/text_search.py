@@ -4,7 +4,7 @@ Lance scores a word by BM25 with the statistics of one dataset: a word that is r
 more there than in the base. So each level returns its candidates, and their scores are computed again: for each word
 the number of rows that have it is counted over all levels, and the part of the score that depends on it is replaced.
 Rows of the log, and rows that no
-index covers yet, are indexed in memory, once per view.
+index covers yet, are indexed in a temporary directory, once per view.
 
 This is done for plain words. The scores of a query object of Lance (phrases, boolean, fuzzy and boosted queries) are
 those of each level.
@@ -14,45 +14,71 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from lancelsm.dataset.search_reads import (
     ROW_ID,
     SCORE,
+    RowIds,
     Searched,
+    TextLengths,
     blocklist,
     fragments_without_text_index,
+    indexed_rows,
     match_query,
     matching_text,
-    rows_in_memory,
     rows_of_fragments,
     scores_of,
+    text_lengths,
 )
-from lancelsm.read.search.levels import Levels
+from lancelsm.read.search.levels import Levels, StoredLevel
 from lancelsm.read.search.queries import SearchOutput, TextQuery
 from lancelsm.read.search.vector_search import in_threads
 from lancelsm.record.casts import as_schema
 
 _WORD = re.compile(r"\w+")
+_K1, _B = 1.2, 0.75  # of BM25, as in Lance
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IndexedTexts:
+    """The lengths of the texts in one index, stale and deleted rows included, and the sums over live rows."""
+
+    lengths: TextLengths
+    live: int
+    live_words: int
+
+    @classmethod
+    def of(cls, lengths: TextLengths, stale: RowIds, deleted: int) -> IndexedTexts:
+        """Leave out stale rows. Of the deleted ones only the number is known, so they count as texts of mean length."""
+        words = lengths.words[~np.isin(lengths.ids, stale)]
+        live = max(len(words) - deleted, 0)
+        return cls(lengths=lengths, live=live, live_words=int(words.sum() * live / max(len(words), 1)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TextLevel:
-    """A dataset with text indexes over its rows, and the list of the rows that it must not return."""
+    """A dataset with text indexes over its rows, and the rows that it must not return.
+
+    `texts` describes the index of each column; `stale` has the ids of rows that the index may still contain.
+    """
 
     searched: Searched
-    rows: int
     hidden: bytes | None
+    texts: Mapping[str, IndexedTexts]
+    stale: RowIds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TextLevels:
-    """The rows of a view for text queries: indexed rows by level, and all other rows indexed in memory."""
+    """The rows of a view for text queries: indexed rows by level, and all others indexed in a temporary directory."""
 
     levels: tuple[TextLevel, ...]
 
@@ -74,27 +100,29 @@ class TextLevels:
             rows = rows_of_fragments(level.searched, without, hidden=level.hidden) if without else None
             if rows is not None:
                 others.append(rows)
-            left = level.rows - (0 if rows is None else rows.num_rows)
-            if left > 0 and len(without) < level.searched.fragments:
-                hidden = blocklist(level.stale, whole=without)
-                found.append(TextLevel(searched=level.searched, rows=left, hidden=hidden))
+            if level.rows and len(without) < level.searched.fragments:
+                found.append(_indexed(level, without, options))
         memory = pa.concat_tables([_plain(one) for one in others])
         if memory.num_rows or not found:
-            searched = rows_in_memory(memory, levels.schema, text_indexes=options)
-            found.append(TextLevel(searched=searched, rows=memory.num_rows, hidden=None))
+            searched = indexed_rows(memory, levels.schema, text_indexes=options)
+            found.append(_text_level(searched, options, hidden=None, stale=np.empty(0, np.uint64), deleted=0))
         return cls(levels=tuple(found))
+
+
+def _indexed(level: StoredLevel, without: Collection[int], columns: Iterable[str]) -> TextLevel:
+    hidden = blocklist(level.stale, whole=without)
+    return _text_level(level.searched, columns, hidden=hidden, stale=level.stale, deleted=level.deleted)
+
+
+def _text_level(
+    searched: Searched, columns: Iterable[str], *, hidden: bytes | None, stale: RowIds, deleted: int
+) -> TextLevel:
+    texts = {column: IndexedTexts.of(text_lengths(searched, column), stale, deleted) for column in columns}
+    return TextLevel(searched=searched, hidden=hidden, texts=texts, stale=stale)
 
 
 def _plain(rows: pa.Table) -> pa.Table:
     return as_schema(rows, pa.schema([pa.field(field.name, field.type) for field in rows.schema]))
-
-
-@dataclass(slots=True)
-class _Counts:
-    """Of one word in one column: the number of rows that have it, over all levels and by level, and their scores."""
-
-    total: int = 0
-    by_level: list[dict[int, float]] = field(default_factory=list)
 
 
 def best_rows(text: TextLevels, query: TextQuery, output: SearchOutput) -> pa.Table:
@@ -121,38 +149,61 @@ def best_rows(text: TextLevels, query: TextQuery, output: SearchOutput) -> pa.Ta
 
 
 def _scored_again(text: TextLevels, query: TextQuery, hits: list[pa.Table]) -> list[pa.Table]:
-    words = list(dict.fromkeys(_WORD.findall(query.query.lower())))
-    rows = [level.rows for level in text.levels]
-    ids = [one.column(ROW_ID).to_pylist() for one in hits]
-    scores: list[dict[int, float]] = [dict.fromkeys(found, 0.0) for found in ids]
+    """Replace the weight of each word in the scores of each level by its weight over the live rows of all levels."""
+    ids = [one.column(ROW_ID).to_numpy() for one in hits]
+    scores = [np.zeros(len(found)) for found in ids]
     for column in query.columns:
-        for word in words:
-            counts = _count(text, word, column)
-            for number, found in enumerate(counts.by_level):
-                ratio = _idf(sum(rows), counts.total) / _idf(rows[number], len(found))
-                for row in ids[number]:
-                    scores[number][row] += found.get(row, 0.0) * ratio
+        known = [level.texts[column] for level in text.levels]
+        texts = sum(one.live for one in known)
+        mean = sum(one.live_words for one in known) / max(texts, 1)
+        for word, times in Counter(_WORD.findall(query.query.lower())).items():
+            asked = match_query(word, (column,))
+            having = [scores_of(level.searched, asked) for level in text.levels]
+            live = sum(
+                len(found) - int(np.count_nonzero(np.isin(found, level.stale)))
+                for level, (found, _) in zip(text.levels, having, strict=True)
+            )
+            weight = _idf(texts, live)
+            for number, (found, of_level) in enumerate(having):
+                one = known[number].lengths
+                counted = _looked_up(ids[number], found, of_level) / _own_idf(found, of_level, one)
+                words = one.of(ids[number])
+                scores[number] += times * weight * _with_mean(counted, words, own=one.mean, mean=mean)
     return [
-        one.set_column(
-            one.schema.get_field_index(SCORE),
-            SCORE,
-            pa.array([scores[number][row] for row in ids[number]], pa.float32()),
-        )
+        one.set_column(one.schema.get_field_index(SCORE), SCORE, pa.array(scores[number].astype(np.float32)))
         for number, one in enumerate(hits)
     ]
 
 
-def _count(text: TextLevels, word: str, column: str) -> _Counts:
-    counts = _Counts()
-    for level in text.levels:
-        found = _scores(level.searched, word, column)
-        counts.by_level.append(dict(found))
-        counts.total += len(found)
-    return counts
+def _with_mean(counted: Any, words: Any, *, own: float, mean: float) -> Any:
+    """Convert the part of a score that counts a word in a text, from one mean length of texts to another.
+
+    For a word that is there `n` times it is `n * (K1 + 1) / (n + K1 * norm)`, with `norm = 1 - B + B * words / mean`.
+    """
+    norm, wanted = (1 - _B + _B * words / max(one, 1.0) for one in (own, mean))
+    times = counted * _K1 * norm / np.maximum(_K1 + 1 - counted, 1e-6)
+    return np.where(counted > 0, times * (_K1 + 1) / np.maximum(times + _K1 * wanted, 1e-6), 0.0)
 
 
-def _scores(searched: Searched, word: str, column: str) -> Mapping[int, float]:
-    return scores_of(searched, match_query(word, (column,)))
+def _own_idf(ids: RowIds, scores: Any, lengths: TextLengths) -> float:
+    """Return the weight that a level gave to a word. It counts deleted rows, whose number with this word is not known.
+
+    A text that has the word once shows the weight; one that has it more often would show a higher one.
+    """
+    if not len(ids):
+        return 1.0
+    once = scores * (1 + _K1 * (1 - _B + _B * lengths.of(ids) / max(lengths.mean, 1.0))) / (_K1 + 1)
+    return min(float(once.min()), _idf(len(lengths.ids), len(ids)))
+
+
+def _looked_up(wanted: RowIds, ids: RowIds, scores: Any) -> Any:
+    """Return the score of each wanted row; 0 for a row without one."""
+    if not len(ids):
+        return np.zeros(len(wanted))
+    order = np.argsort(ids)
+    at = np.minimum(np.searchsorted(ids[order], wanted), len(ids) - 1)
+    found = order[at]
+    return np.where(ids[found] == wanted, scores[found], 0.0)
 
 
 def _idf(rows: int, having: int) -> float:
