@@ -31,7 +31,8 @@ ROUNDS = tuple(
     f"{TABLES}/*/{part}/gc/*" for part in ("_mem_wal/*", "_lancelsm")
 )  # lists of rounds: of regions, of the base
 # What Lance writes for a base. Automatic clean-up is off: Lance deletes only what a sweep asks it to delete.
-VERSIONS = tuple(f"{TABLES}/*/{part}/*" for part in ("_transactions", "_versions"))  # a commit without rows
+# A commit without rows: what Lance writes, and the statement of files.
+VERSIONS = tuple(f"{TABLES}/*/{part}/*" for part in ("_transactions", "_versions", "_lancelsm/files"))
 BASE = (*(f"{TABLES}/*/{part}/*" for part in ("data", "_deletions", "_indices")), *VERSIONS)
 TAGS = f"{TABLES}/*/_refs/tags/*"
 INBOX = f"{WORK}/inbox/*"

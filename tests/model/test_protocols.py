@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.model import (
+    base_statement,
     claim,
     head_commits,
     index_promise,
@@ -22,6 +23,7 @@ from tests.model import (
     registry_rebuild,
     starvation,
 )
+from tests.model.base_statement import BaseStatement
 from tests.model.claim import Claim
 from tests.model.engine import Model
 from tests.model.head_commits import HeadCommits
@@ -41,6 +43,7 @@ RivalClaims = partial(Claim, roles=(claim.P, claim.SIBLING, claim.Q))
 
 # The number of states shows that a model still explores as much as before. Change it only together with the model.
 CLEAN = {
+    "base statement": (BaseStatement(), 11_877),
     "claim, two actors of one owner": (Claim(), 663),
     "claim, with a rival": (RivalClaims(), 28_083),
     "head commits": (HeadCommits(), 7_986),
@@ -65,6 +68,15 @@ LONG = {
 }
 
 CAUGHT: dict[Enum, tuple[Any, str]] = {
+    base_statement.Guard.SUM_FIRST: (BaseStatement, "damage stated"),
+    base_statement.Guard.READ_BACK: (BaseStatement, "damage stated"),
+    base_statement.Guard.CONFLICT: (BaseStatement, "statement missing"),
+    base_statement.Guard.EVERY_FILE: (BaseStatement, "deleted without proof"),
+    base_statement.Guard.COMPARE: (BaseStatement, "deleted without proof"),
+    base_statement.Guard.CHECKED_COUNTER: (BaseStatement, "deleted without proof"),
+    base_statement.Guard.LISTED_BEFORE_FENCE: (BaseStatement, "check missing"),
+    base_statement.Guard.READ_AFTER_FENCE: (BaseStatement, "check missing"),
+    base_statement.Guard.ON_ROUND: (BaseStatement, "check missing"),
     claim.Guard.ON_EPOCH: (RivalClaims, "two owners of one epoch"),
     claim.Guard.THROUGH_HIGHEST: (RivalClaims, "leftover above the head"),
     claim.Guard.FINISH_FIRST: (RivalClaims, "committed entry missing"),
@@ -121,7 +133,7 @@ CAUGHT: dict[Enum, tuple[Any, str]] = {
 GUARDS = [
     guard
     for model in (
-        *(claim, head_commits, index_promise, merge_order, merge_redo, pins, pipelining),
+        *(base_statement, claim, head_commits, index_promise, merge_order, merge_redo, pins, pipelining),
         *(publication, reader_view, region_creation, registry_rebuild, starvation),
     )
     for guard in model.Guard

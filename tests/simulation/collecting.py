@@ -24,7 +24,7 @@ from lancelsm.common.setsum import Setsum
 from lancelsm.common.settings import Settings
 from lancelsm.compaction.flush import Stored, flush
 from lancelsm.errors import Contended, Corrupt, Unavailable
-from lancelsm.gc import base, collect
+from lancelsm.gc import base, base_check, collect
 from lancelsm.gc.collect import Collected
 from lancelsm.gc.lists import read_list
 from lancelsm.gc.mark import Progress
@@ -95,7 +95,7 @@ class TableEnv:
 
     def progress(self, *_: object) -> Progress:
         held = {self.environment.id: self.counter}
-        return Progress(version=1, counters=held, markers=held, caught_up={"by_id": held})
+        return Progress(version=1, counters=held, checked=held, markers=held, caught_up={"by_id": held})
 
     @contextmanager
     def collecting(self) -> Iterator[None]:
@@ -106,6 +106,8 @@ class TableEnv:
         with (
             mock.patch.object(self, "_patched", True),
             mock.patch.object(base, "read_progress", self.progress),
+            mock.patch.object(base_check, "check_files"),
+            mock.patch.object(base_check, "read_checked"),
             mock.patch.object(collect, "all_scopes", _regions),
         ):
             yield

@@ -23,6 +23,7 @@ from lancelsm.dataset.cleanup import StoredVersion
 from lancelsm.dataset.merged_generations import Markers
 from lancelsm.errors import Contended, Corrupt, Unavailable
 from lancelsm.gc import base as collecting_base
+from lancelsm.gc import base_check
 from lancelsm.history import snapshot
 from lancelsm.objects import ObjectStore, Written
 from lancelsm.record.schema import TableSchema
@@ -203,6 +204,7 @@ def in_place_of_lance(base: MemoryBase) -> Iterator[None]:
 
         put(base_table, open_base=base.open_base)
         put(snapshot, open_base=base.open_base, tag_version=base.tag_version, remove_tag=base.remove_tag)
+        put(base_check, open_base=base.open_base, files_of=lambda _: [])
         put(
             collecting_base,
             commit=base.commit,

@@ -32,6 +32,7 @@ READS = frozenset(
         "generation.lookup_generation",
         "read_back.check_deletions",
         "read_back.check_rows",
+        "statement.sum_file",
     }
 )
 STREAMS = frozenset({"base_rows.scan", "base_rows.look_up", "base_reads.scan_base", "generation.read_generation"})
@@ -43,6 +44,7 @@ WRITES = frozenset(
         "merged_generations._mark",
         "optimize.compact",
         "optimize.extend_indexes",
+        "optimize.state_result",
         "generation._write_dataset",
         "pk_index.write_pk_index",
     }
@@ -50,7 +52,15 @@ WRITES = frozenset(
 # These make calls of other sets, so they also meet faults in between.
 OUTER_WRITES = frozenset({"base_table.create_base", "base_table.ensure_mem_wal", "generation.write_generation"})
 # Calls of a collection; tests/simulation/test_table_collection.py puts them under faults.
-COLLECTING_READS = frozenset({"cleanup.named_files", "cleanup.searched_indexes", "cleanup.stored_versions"})
+COLLECTING_READS = frozenset(
+    {
+        "cleanup.named_files",
+        "cleanup.searched_indexes",
+        "cleanup.stored_versions",
+        "statement.check_found",
+        "statement.files_of",
+    }
+)
 COLLECTING_WRITES = frozenset({"cleanup.clean_versions"})
 # These call Lance through the functions above or through the object store.
 COMPOSED = frozenset(
@@ -63,15 +73,24 @@ COMPOSED = frozenset(
         "base_rows.hide_all_rows",
         "durable.make_durable",
         "generation.check_generation",
+        "merged_generations.find_manifest",
         "merged_generations.read_markers",
         "merged_generations.repair_markers",
         "pk_index.find_rows",  # within lookup_generation
         "pk_index.index_problem",  # within examine_generation
         "read_back.read_unnamed",  # within check_rows
+        "read_back.sum_new",
         "scrub_reads.examine_base",  # only for scrub, which writes nothing
         "scrub_reads.examine_generation",
         "scrub_reads.examine_indexes",
         "scrub_reads.own_row_setsum",  # if rows don't add up under the columns of the base
+        "statement.named_files",  # within files_of and commit
+        "statement.check_stated",  # within compact, and for backups
+        "statement.read_statement",
+        "statement.state_files",  # within commit
+        "statement.sum_manifest",
+        "statement.usable_statement",
+        "statement.write_statement",
     }
 )
 PURE = frozenset(
@@ -92,6 +111,7 @@ PURE = frozenset(
         "fields.numbering",
         "fields.stored_fields",
         "literals.literals",
+        "merged_generations.manifest_names",
         "native.invalid_condition",
         "native.native_errors",
         "native.read_errors",
@@ -99,6 +119,13 @@ PURE = frozenset(
         "native.translated",
         "read_back.data_path",
         "scrub_reads.shared_directories",
+        "statement.check_line",
+        "statement.check_rows_of",
+        "statement.decode",
+        "statement.encode",
+        "statement.manifest_line",
+        "statement.metadata_of",
+        "statement.sum_body",
     }
 )
 # Commands of an operator, apart from the write path; and a look at a local disk.

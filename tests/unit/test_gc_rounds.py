@@ -73,7 +73,7 @@ def test_a_generation_can_be_deleted_once_counter_marker_and_every_index_have_pa
     change: dict[str, Any], why: str
 ) -> None:
     third = {REGION: Generation(3)}
-    progress = Progress(version=9, counters=third, markers=third, caught_up={"v": third})
+    progress = Progress(version=9, counters=third, checked=third, markers=third, caught_up={"v": third})
 
     reason = replace(progress, **change).reason_to_keep(REGION, Generation(3))
     assert (why in reason) if why else reason == ""

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 
 from lancelsm.compaction import optimize
 from lancelsm.compaction.optimize import Optimized, optimize_base
+from lancelsm.dataset import optimize as rewriting
+from lancelsm.dataset.base_rows import Base, NewFragment
 from lancelsm.dataset.merged_generations import Markers, read_markers
-from lancelsm.errors import Contended
+from lancelsm.dataset.read_back import data_path
+from lancelsm.errors import Contended, Corrupt
+from tests.simulation.marks import without
+from tests.simulation.removal import with_and_without
 from tests.unit.merge_environment import A, B, Environment, row
 
 
@@ -88,7 +95,7 @@ def test_optimize_is_contended_and_does_no_harm_if_the_base_changes_meanwhile(
     stale = table.base()
     table.flush(A, [row(2, 2)])
     table.merge()
-    monkeypatch.setattr(optimize, "compact", lambda _: real(stale))
+    monkeypatch.setattr(optimize, "compact", lambda _, **options: real(stale, **options))
 
     with pytest.raises(Contended):
         optimize_base(uri=table.uri, small_fragments=1)
@@ -105,3 +112,59 @@ def test_a_merge_repeats_its_lookup_after_a_concurrent_compaction(tmp_path: Path
     table.merge(runner=Interrupted(3, lambda: optimize_base(uri=table.uri, small_fragments=1)))
 
     table.check()
+
+
+def nothing_is_rewritten(table: Environment, *, named: str) -> None:
+    before, rows = table.base().fragments, table.rows()
+    with pytest.raises(Corrupt) as raised:
+        optimize_base(uri=table.uri, small_fragments=1)
+    assert str(raised.value.where["object"]).startswith(named)
+    assert table.base().fragments == before
+    assert table.rows() == rows
+
+
+def wrong_rows_are_written(path: Path) -> None:
+    """A bit flips in a new file before it is read back."""
+    table = merged_table(path)
+    sum_new = rewriting.sum_new
+
+    def damaged(base: Base, written: Iterable[NewFragment]) -> tuple[NewFragment, ...]:
+        written = tuple(written)
+        file = Path(base.uri, data_path(written[0].metadata))
+        body = bytearray(file.read_bytes())
+        values = body.index((3).to_bytes(8, "little") + (4).to_bytes(8, "little"))
+        body[values] ^= 64
+        file.write_bytes(body)
+        return sum_new(base, written)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(rewriting, "sum_new", damaged)
+        nothing_is_rewritten(table, named="data/")
+    optimize_base(uri=table.uri, small_fragments=1)
+    table.check()
+
+
+def old_file_is_damaged(path: Path) -> None:
+    """A compaction would copy a wrong value into a new file, and state its sum."""
+    table = Environment(path, rows=[row(1, 0)])
+    table.flush(A, [row(key, 0x0102030405060708 + key) for key in range(2, 300)])
+    table.merge()
+    (key,) = [str(one.metadata.files[0].path) for one in table.dataset().get_fragments() if one.physical_rows > 1]
+    file = Path(table.uri, "data", key)
+    body, rows = file.read_bytes(), table.rows()
+    for at in range(len(body)):
+        file.write_bytes(body[:at] + bytes([body[at] ^ 1]) + body[at + 1 :])
+        with contextlib.suppress(ValueError, OSError):
+            if table.rows() != rows:
+                break
+    nothing_is_rewritten(table, named=f"data/{key}")
+
+
+GUARDS = {
+    "optimize reads its rows back": ([without("optimize reads its rows back")], wrong_rows_are_written),
+    "copied files are the stated ones": ([without("copied files are the stated ones")], old_file_is_damaged),
+}
+
+test_a_guarded_scenario_passes, test_it_fails_without_the_guard = with_and_without(
+    GUARDS, own=[scenario for _, scenario in GUARDS.values()]
+)

@@ -155,8 +155,8 @@ GUARDS: dict[str, Check] = {
         edits=(without("path of a version has its number", instead=""),),
         forged=partial(forged, (GarbageKind.BASE_VERSION, "version 2", 1)),
     ),
-    "only files with rows are deleted": Check(
-        edits=(without("only files with rows are deleted", instead=""),),
+    "only files of the base are deleted": Check(
+        edits=(without("only files of the base are deleted", instead=""),),
         forged=partial(forged, (GarbageKind.BASE_FILE, "_indices/1/page.lance", 0)),
     ),
     "a file that a version names stays": Check(

@@ -161,6 +161,7 @@ def lagging(what: str) -> Verify:
     progress = Progress(
         version=1,
         counters=older if what == "counter" else current,
+        checked=older if what == "check" else current,
         markers=older if what == "marker" else current,
         caught_up={"by_id": older if what == "index" else current},
     )
@@ -359,6 +360,10 @@ GUARDS: dict[str, Check] = {
     "the base contains each deleted generation": Check(
         edits=(without("base has each deleted generation"),),
         forged=partial(lagging, "counter"),
+    ),
+    "the checked base contains each deleted generation": Check(
+        edits=(without("verifier keeps what is not checked"),),
+        forged=partial(lagging, "check"),
     ),
     "Lance's marker has passed each deleted generation": Check(
         edits=(without("marker has each deleted generation"),),

@@ -35,11 +35,12 @@ def scrub(
     """Read every object of a table, compare it with the records that name it, and report what is damaged. Nothing is
     repaired.
 
-    The data files of the base have no checksum: a value that changed into another valid value is not found.
+    Files of the base that another tool added have no checksum until the next merge or gc has summed them: a value in
+    them that changed into another valid value is not found.
 
-    As JSON: {"ok", "checked", "complete", "problems": [{"path", "kind", "problem"}]}. `checked` is the number of
-    objects and records that were read. `complete` is false if --limit left something unread; `ok` covers only what was
-    read. Exit code 4 if something is damaged, otherwise 0.
+    As JSON: {"ok", "checked", "complete", "unsummed", "problems": [{"path", "kind", "problem"}]}. `checked` is the
+    number of objects and records that were read, `unsummed` the number of files without a checksum. `complete` is false
+    if --limit left something unread; `ok` covers only what was read. Exit code 4 if something is damaged, otherwise 0.
     """
     from lancelsm.scrub.table import scrub_location
     from lancelsm.stack import documents
@@ -59,6 +60,8 @@ def _text(report: Report) -> Any:
     summary = f"{report.checked:,} objects and records checked, {counted(len(report.problems), 'problem')}"
     if report.orphans:
         summary += f"; {counted(report.orphans, 'orphan')}, which a collection removes"
+    if report.unsummed:
+        summary += f"; {counted(report.unsummed, 'file')} of another tool without a checksum: run gc"
     if not report.complete:
         summary += "; not everything was read: raise --limit"
     if report.ok:

@@ -8,6 +8,7 @@
         {8 hex}_gen_{i}/                      one generation: Lance dataset, _pk_index/, bloom_filter.bin
         gc/{round}-{nonce}.binpb              the list of objects that one collection round deletes
       _lancelsm/gc/{round}-{nonce}.binpb      the list of one collection round of the base
+      _lancelsm/files/{version}-{sum}.binpb   the statement of files of one version of the base
       _lancelsm/config.json                   the configuration of the table, for writers without Lance
       _lancelsm/registry.sqlite, registry/    records of the embedded registries
 
@@ -41,6 +42,7 @@ CONFIG = f"{PRIVATE}/config.json"
 SQLITE = f"{PRIVATE}/registry.sqlite"
 REGISTRY_OBJECTS = f"{PRIVATE}/registry"
 LOCK = f"{PRIVATE}/lock"
+STATEMENTS = f"{PRIVATE}/files/"  # prefix of the statements of files of the base
 CLONE = f"{PRIVATE}/clone.json"  # marker file: the lineage of a clone
 RESTORED = f"{PRIVATE}/restored.json"  # marker file: the backup from which a table was restored
 DROPPING = f"{PRIVATE}/dropping.json"  # marker file: the table is being dropped
@@ -141,6 +143,21 @@ def round_number(key: str) -> int | None:
     """Return the round number in the key of a round list, or None for any other key."""
     match = _ROUND.fullmatch(key.rpartition("/")[2])
     return int(match[1]) if match else None
+
+
+def statement_key(version: int, setsum: str) -> str:
+    """Return the key of a statement of files.
+
+    Args:
+        version: the lowest one that the base can have with this statement.
+        setsum: of the bytes of the statement, so that the key proves them.
+    """
+    return f"{STATEMENTS}{version}-{setsum}.binpb"
+
+
+def statement_version(key: str) -> int | None:
+    """Return the version in the key of a statement of files, or None for any other key."""
+    return round_number(key) if key == f"{STATEMENTS}{key.rpartition('/')[2]}" else None
 
 
 def staged_version(key: str) -> Version | None:

@@ -53,6 +53,11 @@ class Setsum:
     @classmethod
     def of_item(cls, *pieces: bytes | memoryview) -> Setsum:
         """Return the sum of one item, given in pieces that are concatenated without framing."""
+        return cls.of_pieces(pieces)
+
+    @classmethod
+    def of_pieces(cls, pieces: Iterable[bytes | memoryview]) -> Setsum:
+        """Like `of_item`, for pieces that are not in memory at once."""
         digest = xxh3_128()
         for piece in pieces:
             digest.update(piece)

@@ -189,6 +189,7 @@ def optimize_table(handle: TableHandle) -> Optimized:
     with lease(handle.context, BASE):
         done = optimize_base(
             uri=handle.context.uri,
+            objects=handle.context.objects,
             small_fragments=handle.settings.optimize_small_fragments,
             deleted_share=handle.settings.optimize_deleted_percent / 100,
             storage_options=handle.storage_options,

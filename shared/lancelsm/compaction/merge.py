@@ -33,6 +33,7 @@ from lancelsm.dataset.base_rows import Base, CommittedVersion, NewFragment, Pree
 from lancelsm.dataset.base_table import MERGED, BaseTable, StorageOptions, open_base
 from lancelsm.dataset.foreign_rows import ROWS, counted_rows
 from lancelsm.dataset.merged_generations import repair_markers
+from lancelsm.dataset.statement import StatedFile, Stating
 from lancelsm.errors import Ambiguous, Contended, Corrupt, Invalid, Unavailable
 from lancelsm.objects import ObjectStore
 
@@ -306,27 +307,38 @@ def _commit(
     plan: MergePlan,
     base: BaseTable,
     hidden: Sequence[Hidden],
-    new: Iterable[NewFragment],
+    new: Sequence[NewFragment],
     *,
     live: int,
 ) -> CommittedVersion | Preempted | None:
     """Send one commit; None if there was no answer."""
     target = {region.region: region.through for region in plan.regions}
-    changed = {one.fragment: one.metadata or _hide_all(merger, base, one.fragment) for one in hidden}
     written = {f"{MERGED}{region}": str(upto) for region, upto in plan.counters(base.counters).items()}
     written[ROWS] = str(counted_rows(base) + live - sum(one.rows for one in hidden))
     try:
+        changed, lines = {}, [line for fragment in new for line in fragment.files]
+        for one in hidden:
+            if one.metadata is not None:
+                changed[one.fragment], line = one.metadata, one.files.new
+            else:
+                changed[one.fragment], line = _hide_all(merger, base, one.fragment)
+            lines += [] if line is None else [line]
         return base_rows.commit(
             Base.of(base),
             changed=changed,
             new=new,
             metadata={**base.metadata, **written},
             properties={"lancelsm.merge": json.dumps(target, sort_keys=True)},
+            stating=Stating(
+                objects=merger.objects,
+                new=tuple(lines),
+                read=tuple(one.files.old for one in hidden if one.files.old is not None),
+            ),
         )
     except Unavailable:
         return None
 
 
-def _hide_all(merger: _Merger, base: BaseTable, number: int) -> str:
+def _hide_all(merger: _Merger, base: BaseTable, number: int) -> tuple[str, StatedFile]:
     (fragment,) = (found for found in base.fragments if found.id == number)
     return base_rows.hide_all_rows(Base.of(base), fragment, objects=merger.objects, nonce=merger.ids.nonce())

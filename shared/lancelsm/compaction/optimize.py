@@ -9,7 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from lancelsm.dataset.base_table import BaseTable, StorageOptions, open_base
-from lancelsm.dataset.optimize import TARGET_ROWS, compact, extend_indexes
+from lancelsm.dataset.optimize import TARGET_ROWS, compact, extend_indexes, state_result
+from lancelsm.dataset.statement import StatedFile
+from lancelsm.objects import ObjectStore
+from lancelsm.objects.open import open_store
 
 _SMALL_SHARE = 4  # a fragment is small below 1/4 of the target size of compaction
 
@@ -33,6 +36,7 @@ class Optimized:
 def optimize_base(
     *,
     uri: str,
+    objects: ObjectStore | None = None,
     small_fragments: int = 64,
     deleted_share: float = 0.10,
     storage_options: StorageOptions = None,
@@ -40,22 +44,31 @@ def optimize_base(
     """Update the base's indexes, and compact the base if that is due.
 
     Args:
+        objects: the object store of the table; by default the one at `uri`.
         small_fragments: compaction is due with at least this many small fragments,
         deleted_share: or with at least this share of hidden rows.
 
     Raises:
         Contended: the base changed during the call. Commits that were made stay; retry.
+        Corrupt: a file to rewrite is damaged, or a new file has other rows; that file was not committed.
         Unavailable: the store did not answer.
 
-    There are several commits. A crash leaves the base after any of them, always consistent.
+    There are several commits; the last one states the new files. A crash leaves the base after any of them, always
+    consistent; then the next merge states the files as they are found.
     """
+    objects = objects or open_store(uri, storage_options)
     base = open_base(uri=uri, storage_options=storage_options)
     extended, removed, added = extend_indexes(base), 0, 0
+    files: tuple[StatedFile, ...] = ()
     if compaction_is_due(base, small_fragments, deleted_share):
         # Lance joins only fragments that the same indexes cover. After that these indexes must catch up again.
-        removed, added = compact(open_base(uri=uri, storage_options=storage_options))
+        done = compact(open_base(uri=uri, storage_options=storage_options), objects=objects)
+        removed, added, files = done.fragments_removed, done.fragments_added, done.files
         extended |= extend_indexes(open_base(uri=uri, storage_options=storage_options))
     newest = open_base(uri=uri, storage_options=storage_options)
+    if newest.version != base.version:
+        state_result(newest, objects=objects, files=files)
+        newest = open_base(uri=uri, storage_options=storage_options)
     return Optimized(
         fragments_removed=removed,
         fragments_added=added,

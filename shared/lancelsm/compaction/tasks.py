@@ -25,7 +25,7 @@ from lancelsm.dataset import base_rows
 from lancelsm.dataset.base_rows import ROW_ADDRESS, Base, NewFragment
 from lancelsm.dataset.generation import read_generation
 from lancelsm.dataset.key_lookup import ABSENT, Keys
-from lancelsm.dataset.read_back import check_deletions, check_rows
+from lancelsm.dataset.read_back import DeletionFiles, check_deletions, check_rows, sum_new
 from lancelsm.dataset.scrub_reads import own_row_setsum
 from lancelsm.errors import Corrupt, error_context
 from lancelsm.objects.filesum import check_files
@@ -112,12 +112,16 @@ class Found:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hidden:
-    """A fragment with its new deletion file. `metadata` is None, and no file was written, if no row would be left."""
+    """A fragment with its new deletion file. `metadata` is None, and no file was written, if no row would be left.
+
+    `files` has the lines of its old and new deletion file in the statement.
+    """
 
     fragment: int
     rows: int
     dead: int
     metadata: str | None
+    files: DeletionFiles
 
 
 def fold_delta(merge_base: MergeBase, sources: tuple[Source, ...]) -> tuple[Part, ...]:
@@ -183,14 +187,15 @@ def write_live_rows(merge_base: MergeBase, parts: tuple[Part, ...]) -> tuple[New
 
 def _written(merge_base: MergeBase, parts: tuple[Part, ...]) -> tuple[NewFragment, ...]:
     wanted = sum(part.live for part in parts)
-    batches = (batch for part in parts for batch in _live_rows(merge_base, part, _rows_to_sum(part.source)))
+    batches = (batch for part in parts for batch in _live_rows(merge_base, part))
     if not wanted:
         deque(batches, maxlen=0)
         return ()
     written = base_rows.write_rows(merge_base.base, merge_base.schema.columns, batches)
     if (rows := sum(fragment.rows for fragment in written)) != wanted:
         raise Corrupt(f"{rows} rows were written to the base, but the delta has {wanted}", table=merge_base.base.uri)
-    again = (batch for part in parts for batch in _live_rows(merge_base, part, None))
+    written = sum_new(merge_base.base, written)
+    again = (batch for part in parts for batch in _live_rows(merge_base, part, checked=True))
     check_rows(merge_base.base, merge_base.schema.columns, written, again)  # guard: merge reads its rows back
     return written
 
@@ -235,13 +240,14 @@ def hide_rows(base: Base, finds: tuple[Found, ...]) -> tuple[Hidden, ...]:
     """Write one new deletion file for each fragment, and read it back."""
     offsets = {found.fragment: np.frombuffer(found.offsets, np.uint32) for found in finds}
     changed = base_rows.hide_rows(base, offsets)
-    check_deletions(base, offsets, changed)  # guard: merge reads its deletion files back
+    read = check_deletions(base, offsets, changed)  # guard: merge reads its deletion files back
     return tuple(
         Hidden(
             fragment=found.fragment,
             rows=len(offsets[found.fragment]),
             dead=found.dead,
             metadata=changed[found.fragment],
+            files=read[found.fragment],
         )
         for found in finds
     )
@@ -298,15 +304,15 @@ def _key_schema(schema: TableSchema) -> pa.Schema:
     return pa.schema([field for field in schema.stored if field.name in names])
 
 
-def _rows_to_sum(source: Source) -> Setsum | None:
-    """Return the sum that all rows of a generation must have, if its files have no known sum."""
-    return source.sums.rows if source.sums and source.sums.files is None else None
+def _live_rows(merge_base: MergeBase, part: Part, *, checked: bool = False) -> Iterator[pa.RecordBatch]:
+    """Yield the live rows of a part in the columns of the base. If the files have no known sum, also sum all rows.
 
-
-def _live_rows(merge_base: MergeBase, part: Part, expected: Setsum | None) -> Iterator[pa.RecordBatch]:
-    """Yield the live rows of a part in the columns of the base; compare the sum of all its rows with `expected`."""
-    wins, start, columns = _wins(part), 0, merge_base.schema.columns
-    with _Summing(expected) as summing:
+    Args:
+        checked: whether the rows were summed before.
+    """
+    wins, start = _wins(part), 0
+    columns, sums = merge_base.schema.columns, part.source.sums
+    with _Summing(sums.rows if sums and sums.files is None and not checked else None) as summing:
         for batch in read_generation(
             uri=part.source.uri, schema=merge_base.schema, storage_options=dict(merge_base.base.storage_options)
         ):

@@ -25,6 +25,7 @@ from lancelsm.common.layout import Nonce
 from lancelsm.dataset import deletions
 from lancelsm.dataset.base_table import TABLE, BaseTable, Fragment, open_dataset
 from lancelsm.dataset.native import Carried, native_errors, read_errors
+from lancelsm.dataset.statement import FILES, StatedFile, Stating, state_files, sum_body
 from lancelsm.errors import Contended, Corrupt, Unavailable
 from lancelsm.objects import ObjectStore, WriteUnknown, Written
 
@@ -67,10 +68,11 @@ class Base:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewFragment:
-    """A fragment that is written but not committed."""
+    """A fragment that is written but not committed. `files` has the lines of its files in the statement."""
 
     rows: int
     metadata: str
+    files: tuple[StatedFile, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,8 +173,8 @@ def hide_rows(base: Base, rows: Mapping[int, Offsets]) -> dict[int, str | None]:
     return changed
 
 
-def hide_all_rows(base: Base, fragment: Fragment, *, objects: ObjectStore, nonce: Nonce) -> str:
-    """Write a deletion file that hides every row of a fragment. Return the fragment that names it.
+def hide_all_rows(base: Base, fragment: Fragment, *, objects: ObjectStore, nonce: Nonce) -> tuple[str, StatedFile]:
+    """Write a deletion file that hides every row of a fragment. Return the fragment that names it, and its line.
 
     Lance's own call writes no file in this case, and its `Merge` refuses a list of fragments without this one.
 
@@ -182,13 +184,18 @@ def hide_all_rows(base: Base, fragment: Fragment, *, objects: ObjectStore, nonce
     number = int(nonce, 16) >> 66  # Lance reads it as unsigned 64 bits, other implementations as signed
     file = DeletionFile(base.version, number, "bitmap", fragment.physical_rows, None)
     key = str(file.path(fragment.id))
-    outcome = objects.create(key, deletions.every_row(fragment.physical_rows))
+    body = deletions.every_row(fragment.physical_rows)
+    outcome = objects.create(key, body)
     if not isinstance(outcome, Written):
         cause = outcome.cause if isinstance(outcome, WriteUnknown) else "an object with its name exists"
         raise Unavailable(f"a deletion file can't be written: {cause}", table=base.uri, object=key)
+    found = objects.get(key)
+    if found is None or len(deletions.hidden_rows(found.body, arrow=False)) != fragment.physical_rows:
+        raise Corrupt("a new deletion file is wrong: it does not hide every row", table=base.uri, object=key)
     with read_errors("the base can't be opened", table=base.uri):
         metadata = _fragment(base.open(), fragment.id).metadata
-    return json.dumps(dataclasses.replace(metadata, deletion_file=file).to_json())
+    line = sum_body(key, found.body, rows=fragment.physical_rows)
+    return json.dumps(dataclasses.replace(metadata, deletion_file=file).to_json()), line
 
 
 def commit(
@@ -198,6 +205,7 @@ def commit(
     new: Iterable[NewFragment],
     metadata: Mapping[str, str],
     properties: Mapping[str, str],
+    stating: Stating | None = None,
 ) -> CommittedVersion | Preempted:
     """Commit fragments and schema metadata as one version, unless data, schema or schema metadata changed meanwhile.
 
@@ -205,9 +213,11 @@ def commit(
         changed: fragments of `base` by id, with their new deletion files.
         metadata: the complete new schema metadata.
         properties: stored in the transaction of the version, for people to inspect.
+        stating: to state the files of the new version; without it, the version has the statement in `metadata`.
 
     Raises:
-        Corrupt: a changed fragment is not in the base, or the base belongs to another table.
+        Corrupt: a changed fragment is not in the base, or the base belongs to another table; or a file that `stating`
+            relies on is not the stated one.
         Unavailable: no answer. The commit may have been applied, or may be applied later. At most one commit on this
             version succeeds.
     """
@@ -219,6 +229,9 @@ def commit(
         FragmentMetadata.from_json(changed[fragment.id]) if fragment.id in changed else fragment for fragment in present
     ]
     fragments += [FragmentMetadata.from_json(fragment.metadata) for fragment in new]
+    if stating is not None:
+        options = dict(base.storage_options)
+        metadata = {**metadata, FILES: state_files(stating, dataset, fragments, options)}
     operation = lance.LanceOperation.Merge(fragments, _schema_with(dataset.lance_schema, metadata))
     transaction = lance.Transaction(base.version, operation, transaction_properties=dict(properties))
     try:

@@ -14,6 +14,7 @@ from lance.fragment import FragmentMetadata
 from lancelsm.common.layout import LANCE_DIRECTORIES
 from lancelsm.dataset.base_table import MEM_WAL_INDEX, BaseTable, StorageOptions, VersionGone, open_dataset
 from lancelsm.dataset.native import native_errors, read_errors
+from lancelsm.dataset.statement import FILES
 from lancelsm.errors import Contended, Corrupt
 from lancelsm.objects.links import first_link
 from lancelsm.objects.open import local_path
@@ -76,7 +77,7 @@ def stored_versions(*, uri: str, storage_options: StorageOptions = None) -> tupl
 
 
 def named_files(*, uri: str, version: int, storage_options: StorageOptions = None) -> frozenset[str]:
-    """Return the data and deletion files that a version names, as keys relative to the table.
+    """Return the data and deletion files that a version names, and its statement, as keys relative to the table.
 
     Raises:
         Contended: the version was removed after it was listed. A newer version that was not listed may name its files.
@@ -89,7 +90,8 @@ def named_files(*, uri: str, version: int, storage_options: StorageOptions = Non
         raise Contended(what, remedy="Retry", table=uri) from error
     with read_errors("the base's fragments can't be read", table=uri):
         fragments = [fragment.metadata for fragment in dataset.get_fragments()]
-        return frozenset(name for fragment in fragments for name in _files(fragment))
+        statement = (dataset.schema.metadata or {}).get(FILES.encode(), b"").decode()
+        return frozenset([statement, *(name for fragment in fragments for name in _files(fragment))]) - {""}
 
 
 def searched_indexes(base: BaseTable) -> frozenset[str]:

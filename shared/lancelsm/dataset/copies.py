@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
 import lance
 import pyarrow as pa
@@ -25,7 +26,9 @@ from lancelsm.dataset.base_table import (
 from lancelsm.dataset.durable import make_durable
 from lancelsm.dataset.native import Carried, native_errors, read_errors
 from lancelsm.dataset.scan_options import scan_options
+from lancelsm.dataset.statement import NamedFile, StatedFile, Stating, files_of, usable_statement
 from lancelsm.errors import Contended, Invalid
+from lancelsm.objects.open import open_store
 from lancelsm.record.casts import as_schema
 
 
@@ -66,11 +69,29 @@ def share_base(
         base = open_base(uri=to, storage_options=storage_options)
     if base.facts is None or base.facts.table != facts.table:
         own = {name: text for name, text in base.metadata.items() if not name.startswith(MERGED) and name != FENCE}
-        outcome = commit(Base.of(base), changed={}, new=(), metadata={**own, **facts.metadata()}, properties={})
+        outcome = commit(
+            Base.of(base),
+            changed={},
+            new=(),
+            metadata={**own, **facts.metadata()},
+            properties={},
+            stating=Stating(objects=open_store(to, storage_options), known=_stated_in(source, files_of(base))),
+        )
         if isinstance(outcome, Preempted):
             raise Contended("another process committed to the clone first", remedy="Clone it again", table=to)
     ensure_mem_wal(uri=to, sharding=sharding, storage_options=storage_options)
     return open_base(uri=to, storage_options=storage_options)
+
+
+def _stated_in(source: BaseTable, files: Iterable[NamedFile]) -> dict[str, StatedFile]:
+    """Return the lines that the source's statement has for the files of a clone, under the paths of the clone."""
+    stated = usable_statement(open_store(source.uri, source.storage_options), source.metadata)
+    lines = {} if stated is None else stated.files
+    return {
+        one.path: replace(line, path=one.path)
+        for one in files
+        if (line := lines.get(one.path) or lines.get(one.key)) is not None
+    }
 
 
 def write_copy(

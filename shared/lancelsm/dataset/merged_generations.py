@@ -72,17 +72,29 @@ class StoredDetails:
 
 def read_details(*, objects: ObjectStore, version: int) -> StoredDetails | None:
     """Read the MemWAL index of one version of the base; None if there is none. Raises like `read_markers`."""
-    # In newer tables names of manifests count down, so that the newest is listed first; in older ones they count up.
-    names = (f"_versions/{_LAST_VERSION - version:020}.manifest", f"_versions/{version}.manifest")
-    for name in names:
-        if (found := objects.get(name)) is not None:
-            break
-    else:
-        raise Corrupt(f"the manifest of version {version} of the base is missing", object=names[0])
+    found = find_manifest(objects=objects, version=version)
+    if found is None:
+        raise Corrupt(f"the manifest of version {version} of the base is missing", object=manifest_names(version)[0])
     try:
-        return _decoded(found.body)
+        return _decoded(found[1])
     except (DecodeError, struct.error, ValueError) as cause:
-        raise Corrupt("a manifest of the base can't be read", object=name) from cause
+        raise Corrupt("a manifest of the base can't be read", object=found[0]) from cause
+
+
+def find_manifest(*, objects: ObjectStore, version: int) -> tuple[str, bytes] | None:
+    """Read the manifest of a version of the base. Return its key and its bytes; None if there is none."""
+    for name in manifest_names(version):
+        if (found := objects.get(name)) is not None:
+            return name, found.body
+    return None
+
+
+def manifest_names(version: int) -> tuple[str, str]:
+    """Return the keys that the manifest of a version can have.
+
+    In newer tables names of manifests count down, so that the newest is listed first; in older ones they count up.
+    """
+    return f"_versions/{_LAST_VERSION - version:020}.manifest", f"_versions/{version}.manifest"
 
 
 def repair_markers(*, base: BaseTable, objects: ObjectStore) -> BaseTable:

@@ -1,29 +1,87 @@
-"""Compact a base and update its indexes by Lance's own operations."""
+"""Compact a base and update its indexes by Lance's own operations, and state the files of the result."""
 
 from __future__ import annotations
 
+import json
+from dataclasses import dataclass
+
+import lance
+from lance.fragment import FragmentMetadata
+from lance.optimize import Compaction, CompactionTask, RewriteResult
+
+from lancelsm.dataset.base_rows import Base, NewFragment, Preempted, commit
 from lancelsm.dataset.base_table import BaseTable, open_dataset
 from lancelsm.dataset.native import native_errors
+from lancelsm.dataset.read_back import check_rows, sum_new
+from lancelsm.dataset.scan_options import scan_options
+from lancelsm.dataset.statement import StatedFile, Stating, check_stated, named_files
+from lancelsm.errors import Contended, Corrupt
+from lancelsm.objects import ObjectStore
 
 TARGET_ROWS = 1_048_576
 _HIDDEN_SHARE = 0.1  # a fragment with a larger share of hidden rows is rewritten, even if it is large
 
 
-def compact(base: BaseTable) -> tuple[int, int]:
-    """Rewrite small fragments as larger ones without hidden rows. Return (fragments removed, fragments added).
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compacted:
+    """What one compaction did. `files` has the lines of its new files in the statement."""
+
+    fragments_removed: int
+    fragments_added: int
+    files: tuple[StatedFile, ...]
+
+
+def compact(base: BaseTable, *, objects: ObjectStore) -> Compacted:
+    """Rewrite small fragments as larger ones without hidden rows.
+
+    Old files are compared with their sums first. New files are read back and compared with the old rows, before the
+    commit.
+
+    Args:
+        objects: the object store of the table.
 
     Raises:
         Contended: the base changed since this version.
+        Corrupt: an old file is damaged, or a new file has other rows than the old ones. Nothing was committed.
         Unavailable: the store did not answer.
     """
     with native_errors("the base can't be compacted", table=base.uri):
         dataset = open_dataset(uri=base.uri, version=base.version, storage_options=base.storage_options)
-        done = dataset.optimize.compact_files(
-            target_rows_per_fragment=TARGET_ROWS,
-            materialize_deletions=True,
-            materialize_deletions_threshold=_HIDDEN_SHARE,
+        plan = Compaction.plan(
+            dataset,
+            options={
+                "target_rows_per_fragment": TARGET_ROWS,
+                "materialize_deletions": True,
+                "materialize_deletions_threshold": _HIDDEN_SHARE,
+            },
         )
-    return done.fragments_removed, done.fragments_added
+        done = [_rewrite(base, dataset, task, objects) for task in plan.tasks]
+        if not done:
+            return Compacted(fragments_removed=0, fragments_added=0, files=())
+        metrics = Compaction.commit(dataset, [result for result, _ in done])
+    return Compacted(
+        fragments_removed=metrics.fragments_removed,
+        fragments_added=metrics.fragments_added,
+        files=tuple(line for _, written in done for fragment in written for line in fragment.files),
+    )
+
+
+def _rewrite(
+    base: BaseTable, dataset: lance.LanceDataset, task: CompactionTask, objects: ObjectStore
+) -> tuple[RewriteResult, tuple[NewFragment, ...]]:
+    """Run one task of a compaction, without a commit."""
+    old: list[FragmentMetadata] = task.fragments
+    fragments = [found for one in old if (found := dataset.get_fragment(one.id)) is not None]
+    if len(fragments) != len(old):
+        raise Corrupt("the base has lost fragments that are to be compacted", table=base.uri, version=base.version)
+    check_stated(base, objects, named_files(dataset, old, indexes=False))
+    result = task.execute(dataset)
+    new = [NewFragment(rows=one.physical_rows, metadata=json.dumps(one.to_json())) for one in result.new_fragments]
+    written = sum_new(Base.of(base), new)
+    options = scan_options(dataset, dataset.schema.names)
+    rows = dataset.scanner(fragments=fragments, scan_in_order=True, **options).to_batches()
+    check_rows(Base.of(base), base.schema.columns, written, rows)  # guard: optimize reads its rows back
+    return result, written
 
 
 def extend_indexes(base: BaseTable) -> bool:
@@ -37,3 +95,19 @@ def extend_indexes(base: BaseTable) -> bool:
         dataset = open_dataset(uri=base.uri, version=base.version, storage_options=base.storage_options)
         dataset.optimize.optimize_indices()
         return bool(dataset.version != base.version)
+
+
+def state_result(base: BaseTable, *, objects: ObjectStore, files: tuple[StatedFile, ...]) -> None:
+    """Commit a version that changes only the statement of files.
+
+    Args:
+        files: lines of the files that a compaction wrote.
+
+    Raises:
+        Contended: the base changed since this version. The next merge states the files as they are found.
+        Unavailable: the store did not answer.
+    """
+    stating = Stating(objects=objects, new=files)
+    outcome = commit(Base.of(base), changed={}, new=(), metadata=base.metadata, properties={}, stating=stating)
+    if isinstance(outcome, Preempted):
+        raise Contended("another process committed to the base first", remedy="Optimize again", table=base.uri)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 
 import lance
 import numpy as np
@@ -19,14 +20,29 @@ from lance.schema import LanceSchema
 from lancelsm.dataset.base_rows import Base, NewFragment, Offsets
 from lancelsm.dataset.deletions import hidden_rows
 from lancelsm.dataset.native import read_errors
+from lancelsm.dataset.scan_options import scan_options
+from lancelsm.dataset.statement import NamedFile, StatedFile, sum_body, sum_file
 from lancelsm.errors import Corrupt
 from lancelsm.objects.open import open_store
 from lancelsm.record.rowsum import values
 
 _ROOT = 1  # the id of the base's own directory, in a dataset in memory that refers to it
-_BATCH_ROWS = 65_536
 _BITS = {16: pa.int16(), 32: pa.int32(), 64: pa.int64()}
 _REMEDY = "Nothing was committed. Run it again; if the error persists, check memory and disk of this machine"
+
+
+def sum_new(base: Base, written: Iterable[NewFragment]) -> tuple[NewFragment, ...]:
+    """Sum the files of new fragments, before `check_rows` reads them: a change in between must not count as written."""
+    options = dict(base.storage_options)
+    summed = []
+    for new in written:
+        named = [
+            NamedFile(root=base.uri, key=key, path=key, rows=new.rows, bytes=file.file_size_bytes)
+            for file in FragmentMetadata.from_json(new.metadata).files
+            for key in (f"data/{file.path}",)
+        ]
+        summed.append(replace(new, files=tuple(sum_file(one, options=options) for one in named)))
+    return tuple(summed)
 
 
 def check_rows(base: Base, columns: pa.Schema, written: Iterable[NewFragment], meant: Iterable[pa.RecordBatch]) -> None:
@@ -67,7 +83,7 @@ def read_unnamed(base: Base, schema: LanceSchema, metadata: str) -> Iterator[pa.
     )
     with read_errors("new rows of the base can't be read back", table=base.uri, object=path):
         dataset = lance.LanceDataset.commit(f"memory://{path}", operation, storage_options=options or None)
-        yield from dataset.scanner(batch_size=_BATCH_ROWS).to_batches()
+        yield from dataset.scanner(**scan_options(dataset, dataset.schema.names)).to_batches()
 
 
 def data_path(metadata: str) -> str:
@@ -75,12 +91,25 @@ def data_path(metadata: str) -> str:
     return f"data/{json.loads(metadata)['files'][0]['path']}"
 
 
-def check_deletions(base: Base, rows: Mapping[int, Offsets], changed: Mapping[int, str | None]) -> None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeletionFiles:
+    """The lines of the old and the new deletion file of a fragment, in the statement; None if there is no file."""
+
+    old: StatedFile | None
+    new: StatedFile | None
+
+
+def check_deletions(
+    base: Base, rows: Mapping[int, Offsets], changed: Mapping[int, str | None]
+) -> dict[int, DeletionFiles]:
     """Compare new deletion files with what they must hide: the rows that were hidden before, and those at `rows`.
 
     Args:
         rows: the offsets to hide, by fragment.
         changed: the fragments that name the new files; None if no row is left, so that there is no file.
+
+    Returns:
+        The lines of the files that were read, by fragment.
 
     Raises:
         Corrupt: a file hides other rows, or the old file can't be decoded. The error names the file.
@@ -88,44 +117,53 @@ def check_deletions(base: Base, rows: Mapping[int, Offsets], changed: Mapping[in
     """
     dataset = base.open()
     roots = {number: one.path for number, one in dataset.base_paths().items()}
+    read = {}
     for number, offsets in rows.items():
         found = dataset.get_fragment(number)
         if found is None:
             raise Corrupt(f"version {base.version} of the base has no fragment {number}", table=base.uri)
-        before = found.metadata
+        before, old = found.metadata, _deletion_file(base, found.metadata, roots)
         wanted = np.zeros(before.physical_rows, np.bool_)
-        wanted[_hidden(base, before, roots)] = True
+        wanted[old.hidden] = True
         wanted[offsets] = True
         after = changed[number]
         if after is None:
             if not wanted.all():  # guard: read-back counts the rows of a fragment without rows
                 raise _differs(base, f"fragment {number}", "Lance found no row left in it, but there are some")
+            read[number] = DeletionFiles(old=old.line, new=None)
             continue
         fragment = FragmentMetadata.from_json(after)
-        hidden = _hidden(base, fragment, roots)
-        if not np.array_equal(np.flatnonzero(wanted), hidden):  # guard: read-back compares deletion files
-            path = _deletion_path(fragment)
-            raise _differs(base, path, f"it hides {len(hidden)} rows, which are not the {wanted.sum()} rows to hide")
-        if fragment.num_deletions != len(hidden):  # guard: read-back counts the hidden rows of a fragment
-            raise _differs(base, _deletion_path(fragment), f"its fragment records {fragment.num_deletions} rows in it")
+        new = _deletion_file(base, fragment, roots)
+        if not np.array_equal(np.flatnonzero(wanted), new.hidden):  # guard: read-back compares deletion files
+            what = f"it hides {len(new.hidden)} rows, which are not the {wanted.sum()} rows to hide"
+            raise _differs(base, new.path, what)
+        if fragment.num_deletions != len(new.hidden):  # guard: read-back counts the hidden rows of a fragment
+            raise _differs(base, new.path, f"its fragment records {fragment.num_deletions} rows in it")
+        read[number] = DeletionFiles(old=old.line, new=new.line)
+    return read
 
 
-def _hidden(base: Base, fragment: FragmentMetadata, roots: Mapping[int, str]) -> Offsets:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Deletions:
+    path: str
+    hidden: Offsets
+    line: StatedFile | None
+
+
+def _deletion_file(base: Base, fragment: FragmentMetadata, roots: Mapping[int, str]) -> _Deletions:
     file = fragment.deletion_file
     if file is None:
-        return np.empty(0, np.uint32)
-    root, path = base.uri if file.base_id is None else roots[file.base_id], _deletion_path(fragment)
-    body = open_store(root, dict(base.storage_options)).get(path)
+        return _Deletions(path="", hidden=np.empty(0, np.uint32), line=None)
+    key = str(file.path(fragment.id))
+    root, path = (base.uri, key) if file.base_id is None else (roots[file.base_id], f"{roots[file.base_id]}/{key}")
+    found = open_store(root, dict(base.storage_options)).get(key)
     try:
-        if body is None:
+        if found is None:
             raise ValueError("it is gone")
-        return hidden_rows(body.body, arrow=path.endswith(".arrow"))
+        hidden = hidden_rows(found.body, arrow=key.endswith(".arrow"))
     except ValueError as error:
         raise Corrupt(f"a deletion file can't be read: {error}", remedy=_REMEDY, table=base.uri, object=path) from error
-
-
-def _deletion_path(fragment: FragmentMetadata) -> str:
-    return "" if fragment.deletion_file is None else str(fragment.deletion_file.path(fragment.id))
+    return _Deletions(path=path, hidden=hidden, line=sum_body(key, found.body, rows=len(hidden), path=path))
 
 
 class _Rows:

@@ -19,6 +19,7 @@ from lancelsm.dataset.generation import read_generation
 from lancelsm.dataset.native import read_errors
 from lancelsm.dataset.pk_index import DIRECTORY, index_problem
 from lancelsm.dataset.scan_options import scan_options
+from lancelsm.dataset.statement import NamedFile, StatedFile, sum_file
 from lancelsm.errors import Corrupt, Invalid, LsmError
 from lancelsm.record.key import key_column
 from lancelsm.record.rowsum import row_setsum
@@ -134,8 +135,14 @@ def shared_directories(base: BaseTable) -> dict[int | None, str]:
     return {number: one.path for number, one in base.dataset.base_paths().items() if one.is_dataset_root}
 
 
-def examine_base(base: BaseTable, *, directories: BaseDirectories) -> Iterator[tuple[str, Wrong | None]]:
+Lines = Mapping[str, StatedFile]
+"""What the statements of files record about files, by path."""
+
+
+def examine_base(base: BaseTable, *, directories: BaseDirectories, lines: Lines) -> Iterator[tuple[str, Wrong | None]]:
     """Read and check every fragment, then look for repeated keys. Yield (path, problem or None).
+
+    Files with a line are summed, before Lance reads them.
 
     Raises:
         Unavailable: the store did not answer.
@@ -145,7 +152,7 @@ def examine_base(base: BaseTable, *, directories: BaseDirectories) -> Iterator[t
     for fragment in base.dataset.get_fragments():
         data, _ = _files(fragment.metadata, directories)
         path = data[0][0].path if data else VERSIONS
-        column, wrong = _fragment(base, fragment, directories)
+        column, wrong = _fragment(base, fragment, directories, lines)
         yield path, wrong
         if column is not None and rows + len(column) <= _KEYS_MAX:
             rows += len(column)
@@ -153,10 +160,10 @@ def examine_base(base: BaseTable, *, directories: BaseDirectories) -> Iterator[t
     yield from _repeated(keys)
 
 
-def examine_indexes(base: BaseTable, *, directories: BaseDirectories) -> Iterator[Wrong | None]:
+def examine_indexes(base: BaseTable, *, directories: BaseDirectories, lines: Lines) -> Iterator[Wrong | None]:
     """Read every index of a version. Yield a problem or None for each, and a problem if the MemWAL index is missing.
 
-    Does not check whether an index finds the right rows: Lance stores no checksum of an index.
+    Does not check whether an index finds the right rows, besides its sum if it has a line.
 
     Raises:
         Unavailable: the store did not answer.
@@ -175,9 +182,10 @@ def examine_indexes(base: BaseTable, *, directories: BaseDirectories) -> Iterato
             directory = directories.get(segment.base_id)
             if directory is None:
                 continue
-            problem = _segment(base, directory, f"_indices/{segment.uuid}/", segment.size_bytes)
-            path = f"{directory.prefix}_indices/{segment.uuid}"
-            yield Wrong(path=path, problem=f"index {index.name} {problem}") if problem else None
+            file = _File(directory, f"_indices/{segment.uuid}")
+            problem = _segment(base, directory, f"{file.key}/", segment.size_bytes)
+            problem = problem or _sum_problem(base, file, 0, lines)
+            yield Wrong(path=file.path, problem=f"index {index.name} {problem}") if problem else None
 
 
 def _segment(base: BaseTable, directory: BaseDirectory, prefix: str, written: int | None) -> str:
@@ -247,7 +255,7 @@ def _filter(bloom: bytes | None, keys: pa.Table, exact: bool) -> list[Wrong]:
 
 
 def _fragment(
-    base: BaseTable, fragment: LanceFragment, directories: BaseDirectories
+    base: BaseTable, fragment: LanceFragment, directories: BaseDirectories, lines: Lines
 ) -> tuple[pa.Array | None, Wrong | None]:
     """Check a fragment. Return the keys of its live rows, or the wrong file."""
     metadata = fragment.metadata
@@ -257,7 +265,9 @@ def _fragment(
             return None, Wrong(path=file.path, problem="it is gone")
         if written and file.size != written:
             return None, Wrong(path=file.path, problem=f"it has {file.size} bytes, but {written} were written")
-    if deletions is not None and (problem := _deletion_problem(base, deletions, metadata)):
+        if problem := _sum_problem(base, file, metadata.physical_rows, lines):
+            return None, Wrong(path=file.path, problem=problem)
+    if deletions is not None and (problem := _deletion_problem(base, deletions, metadata, lines)):
         return None, Wrong(path=deletions.path, problem=problem)
     keys, rows = [], 0
     try:
@@ -277,13 +287,30 @@ def _fragment(
     return pa.chunked_array(keys).combine_chunks() if keys else None, None
 
 
-def _deletion_problem(base: BaseTable, file: _File, metadata: FragmentMetadata) -> str:
+def _sum_problem(base: BaseTable, file: _File, rows: int, lines: Lines) -> str:
+    """Compare a file, or the directory of an index, with its line. Return the problem, or an empty string."""
+    line = lines.get(file.path)
+    if line is None:
+        return ""
+    if line.rows != rows:
+        return f"the version records {rows} rows in it, but {line.rows} are stated"
+    named = NamedFile(root=file.directory.uri, key=file.key, path=file.path, bytes=file.size)
+    try:
+        found = sum_file(named, options=base.storage_options)
+    except (Corrupt, Invalid) as error:
+        return error.message
+    return "" if found.sum == line.sum else "its bytes are not those that were written"
+
+
+def _deletion_problem(base: BaseTable, file: _File, metadata: FragmentMetadata, lines: Lines) -> str:
     """Check the deletion file of a fragment. Return the problem, or an empty string.
 
     This must come before Lance reads the file: a file that declares too much memory makes Lance end the whole process.
     """
     if file.size is None:
         return "it is gone"
+    if problem := _sum_problem(base, file, metadata.num_deletions, lines):
+        return problem
     if not file.key.endswith(".arrow"):
         return ""
     with read_errors("a deletion file can't be read", table=base.uri):

@@ -16,7 +16,15 @@ from dataclasses import dataclass
 from functools import partial
 from math import ceil
 
-from lancelsm.common.layout import Nonce, is_round_list, round_number, round_prefix, table_key
+from lancelsm.common.layout import (
+    STATEMENTS,
+    Nonce,
+    is_round_list,
+    round_number,
+    round_prefix,
+    statement_version,
+    table_key,
+)
 from lancelsm.common.setsum import Setsum
 from lancelsm.compaction.maintenance import BASE
 from lancelsm.dataset.base_rows import Base, Preempted, commit
@@ -30,8 +38,10 @@ from lancelsm.dataset.cleanup import (
     stored_versions,
 )
 from lancelsm.dataset.merged_generations import read_markers
+from lancelsm.dataset.statement import Stating
 from lancelsm.dataset.tags import remove_tag, tags
 from lancelsm.errors import Ambiguous, Contended, Corrupt, Invalid, Unavailable
+from lancelsm.gc.base_check import Checked, checked_of, read_checked_base
 from lancelsm.gc.lists import GarbageItem, GarbageKind, Round, RoundList, find_list
 from lancelsm.gc.mark import Kept, MarkedRound, Progress, bounded, passed_lists
 from lancelsm.gc.survey import list_objects
@@ -43,8 +53,9 @@ from lancelsm.region.handle import TableHandle, check_base
 from lancelsm.region.lease import lease
 from lancelsm.registry import Fields, Record, SwapApplied
 
-_FILE = re.compile(r"data/[^/]+\.lance|_deletions/[^/]+\.(arrow|bin)")
-_VERSIONS_MIN = 16  # a round must delete at least so many versions or any file, since it adds a version itself
+_FILE = re.compile(rf"data/[^/]+\.lance|_deletions/[^/]+\.(arrow|bin)|{STATEMENTS}[^/]+\.binpb")
+_FILES = ("data/", "_deletions/", STATEMENTS)
+_VERSIONS_MIN = 16  # a round must delete so many versions and statements, or a file with rows: it adds a version itself
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,8 +72,8 @@ class Floor:
     committed: int = 0
 
 
-def read_progress(handle: TableHandle) -> Progress:
-    """Read from the newest base which generations of each region it has.
+def read_progress(handle: TableHandle, checked: Checked | None) -> Progress:
+    """Read from the newest base which generations of each region it has, and from the checked version which it had.
 
     Raises:
         Corrupt: the base belongs to another table.
@@ -70,6 +81,7 @@ def read_progress(handle: TableHandle) -> Progress:
     """
     base = handle.read_base()
     check_base(base, handle.config)
+    proved = read_checked_base(handle, checked)
     markers = read_markers(objects=handle.context.objects, version=base.version)
     indexes = searched_indexes(base)
     if markers is not None and markers.maintained is not None:
@@ -77,6 +89,7 @@ def read_progress(handle: TableHandle) -> Progress:
     return Progress(
         version=base.version,
         counters=base.counters,
+        checked={} if proved is None else proved.counters,
         markers={} if markers is None else markers.merged,
         caught_up={name: {} if markers is None else markers.caught_up.get(name, {}) for name in indexes},
     )
@@ -89,13 +102,12 @@ def survey_base(handle: TableHandle, pins: Iterable[Pin]) -> MarkedRound:
         Corrupt, Unavailable: the catalog, the base or the store could not be read.
     """
     context, options = handle.context, handle.storage_options
-    files = ("data/", "_deletions/")
-    listed = [one for prefix in files for one in list_objects(context, prefix) if _FILE.fullmatch(one.key)]
+    listed = [one for prefix in _FILES for one in list_objects(context, prefix) if _FILE.fullmatch(one.key)]
     # Read the base after the listing: the listed files were written before a higher fence is raised.
     base = handle.read_base()  # guard: files are listed before the fence is read
     versions = stored_versions(uri=context.uri, storage_options=options)
     tagged = frozenset(tags(uri=context.uri, storage_options=options).values())
-    named = _files_named_by(handle, (one.version for one in versions))
+    named = _files_named_by(handle, [one.version for one in versions])
     return mark_base(
         base=base,
         versions=versions,
@@ -155,12 +167,13 @@ def mark_base(
     ]
     passed = passed_lists(lists, newest=floor.round, named=floor.key)
     taken, later = bounded("data", [*passed, *items, *files])
+    rows = [one for one in files if not one.path.startswith(STATEMENTS)]
     return MarkedRound(
         round=Round(
             region=None, number=floor.round + 1, floor=oldest, items=tuple(taken), marked=now, fence=base.fence + 1
         ),
         kept=(*kept, *later),
-        worthwhile=bool(files) or len(items) >= _VERSIONS_MIN,
+        worthwhile=bool(rows) or len(items) + len(files) - len(rows) >= _VERSIONS_MIN,
     )
 
 
@@ -237,7 +250,7 @@ def sweep_base(handle: TableHandle, floor: Floor, tagged: Iterable[str], pins: S
         return sweep_nothing(pins)
     found = listed.round
     paths = [item.path for item in found.items if item.kind is not GarbageKind.BASE_VERSION]
-    check_paths(paths, below=("data/", "_deletions/", round_prefix(None)), key=floor.key)
+    check_paths(paths, below=(*_FILES, round_prefix(None)), key=floor.key)
     _drop_tags(handle, tagged, pins)
     pinned = _pinned(pins)  # guard: sweep keeps pinned versions
     base = handle.read_base()
@@ -269,8 +282,7 @@ def waiting_base(handle: TableHandle, pins: Sequence[Pin]) -> Waiting | None:
     listed = find_base_list(handle, floor.key, setsum=floor.setsum) if floor.key else None
     if listed is None or handle.read_base().fence < listed.round.fence:
         return None
-    prefixes = ("data/", "_deletions/", round_prefix(None))
-    keys = {one.key for prefix in prefixes for one in list_objects(context, prefix)}
+    keys = {one.key for prefix in (*_FILES, round_prefix(None)) for one in list_objects(context, prefix)}
     versions = [one.version for one in _versions(handle)]
     tagged = set(tags(uri=context.uri, storage_options=handle.storage_options).values())
     pinned, present = _pinned(pins), [one for one in listed.round.items if one.path in keys]
@@ -318,7 +330,8 @@ def _raise_fence(handle: TableHandle, fence: int) -> None:
             return
         metadata = {**base.metadata, FENCE: str(fence)}
         try:
-            outcome = commit(Base.of(base), changed={}, new=(), metadata=metadata, properties={})
+            stating = Stating(objects=handle.context.objects)
+            outcome = commit(Base.of(base), changed={}, new=(), metadata=metadata, properties={}, stating=stating)
         except Unavailable as error:
             unanswered = error
             continue
@@ -351,14 +364,28 @@ def files_in_use(handle: TableHandle, items: Iterable[GarbageItem]) -> frozenset
     """
     if all(item.kind is not GarbageKind.BASE_FILE for item in items):
         return frozenset()
-    return _files_named_by(handle, (one.version for one in _versions(handle)))
+    return _files_named_by(handle, [one.version for one in _versions(handle)])
 
 
-def _files_named_by(handle: TableHandle, versions: Iterable[int]) -> frozenset[str]:
+def _files_named_by(handle: TableHandle, versions: Sequence[int]) -> frozenset[str]:
+    """Return the files and statements that these versions name, and the other statements that stay."""
+
     def named(version: int) -> frozenset[str]:
         return named_files(uri=handle.context.uri, version=version, storage_options=handle.storage_options)
 
-    return frozenset().union(*handle.context.each(named, list(versions)))
+    if not versions:
+        return frozenset()
+    files = frozenset().union(*handle.context.each(named, versions))
+    keys = [one.key for one in handle.context.objects.list(STATEMENTS)]
+    checked = checked_of(_record(handle))
+    return files | with_manifests(keys, versions) | ({checked.key} if checked else set())
+
+
+def with_manifests(keys: Iterable[str], versions: Iterable[int]) -> frozenset[str]:
+    """Return the statements that have the manifest of one of these versions: the first one above each version."""
+    numbers = {key: number for key in keys if (number := statement_version(key)) is not None}
+    above = {min((n for n in numbers.values() if n > version), default=0) for version in versions}
+    return frozenset(key for key, number in numbers.items() if number in above)
 
 
 def _record(handle: TableHandle) -> Record:

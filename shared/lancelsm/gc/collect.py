@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 from lancelsm.errors import Contended, Corrupt, Invalid
 from lancelsm.gc.lists import GarbageItem, write_list
 from lancelsm.gc.mark import Kept, MarkedRound
-from lancelsm.gc.scopes import BaseScope, CollectionScope, all_scopes, read_progress, scopes_of
+from lancelsm.gc.scopes import BaseScope, CollectionScope, all_scopes, check_progress, read_progress, scopes_of
 from lancelsm.gc.sweep import Swept, Waiting, expire_pins, has_expired, sweep_leftovers
 from lancelsm.history.pins import Pin, read_pins
 from lancelsm.region.catalog import TableContext
@@ -111,7 +111,7 @@ def collect(handle: TableHandle, *, yes: bool, interval_seconds: float | None = 
     interval = handle.settings.collect_interval_seconds if interval_seconds is None else interval_seconds
     runner = _Runner(handle.context)
     pins = expire_pins(handle.context, skew_seconds=handle.settings.skew_allowance_seconds, removed=runner.removed)
-    progress = read_progress(handle)
+    progress = check_progress(handle, write=True)
     found = runner.each(lambda scope: scope.waiting(pins), all_scopes(handle))
     waiting = {scope: one for scope, one in found.items() if one is not None}
     now = handle.context.clock.now()
@@ -153,7 +153,7 @@ def mark(handle: TableHandle) -> Collected:
     """
     runner = _Runner(handle.context)
     pins = expire_pins(handle.context, skew_seconds=handle.settings.skew_allowance_seconds, removed=runner.removed)
-    progress = read_progress(handle)
+    progress = check_progress(handle, write=True)
 
     def mark_scope(scope: CollectionScope) -> Collected:
         waiting = scope.waiting(pins)
@@ -335,7 +335,7 @@ def _dry_run(handle: TableHandle) -> Collected:
     pins = read_pins(context)
     expired = [pin for pin in pins if has_expired(pin, now=now, skew_seconds=skew)]
     counting = [pin for pin in pins if pin not in expired]
-    progress = read_progress(handle)
+    progress = check_progress(handle, write=False)
 
     def look_at(scope: CollectionScope) -> Collected:
         waiting = scope.waiting(counting)

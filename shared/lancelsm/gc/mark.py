@@ -41,11 +41,13 @@ _OWN_OBJECTS = 3  # objects that a round adds: list, staged manifest, published 
 class Progress:
     """The newest generation of each region in one version of the base: by counter, by Lance's marker, by each index.
 
-    `caught_up` has an entry for every index; an index that never caught up has an empty one.
+    `checked` has the counters of the version whose files were checked last (`gc.base_check`). `caught_up` has an entry
+    for every index; an index that never caught up has an empty one.
     """
 
     version: int
     counters: Mapping[RegionId, Generation]
+    checked: Mapping[RegionId, Generation]
     markers: Mapping[RegionId, Generation]
     caught_up: Mapping[str, Mapping[RegionId, Generation]]
 
@@ -53,6 +55,8 @@ class Progress:
         """Return why a generation must stay; empty if base, marker and all indexes have it."""
         if generation > self.counters.get(region, 0):
             return "it is not merged yet"
+        if generation > self.checked.get(region, 0):  # guard: mark keeps generations that the checked base lacks
+            return "the files of the base that have its rows are not checked yet: a later collection checks them"
         if generation > self.markers.get(region, 0):
             return "Lance's marker is behind: the next merge repairs it"
         behind = sorted(name for name, known in self.caught_up.items() if generation > known.get(region, 0))

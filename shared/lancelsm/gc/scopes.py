@@ -133,11 +133,18 @@ def scopes_of(handle: TableHandle, rounds: Sequence[str]) -> dict[CollectionScop
     return dict(zip(found, rounds, strict=True))
 
 
-def read_progress(handle: TableHandle) -> Progress:
-    """Call `base.read_progress`; imports Lance only then."""
-    from lancelsm.gc import base  # noqa: PLC0415
+def check_progress(handle: TableHandle, *, write: bool) -> Progress:
+    """Check the files of the base (`base_check.check_files`), then call `base.read_progress`."""
+    from lancelsm.gc import base, base_check  # noqa: PLC0415 - imports Lance only then
 
-    return base.read_progress(handle)
+    return base.read_progress(handle, base_check.check_files(handle, write=write))
+
+
+def read_progress(handle: TableHandle) -> Progress:
+    """Call `base.read_progress` with the last check that the catalog records."""
+    from lancelsm.gc import base, base_check  # noqa: PLC0415
+
+    return base.read_progress(handle, base_check.read_checked(handle))
 
 
 def _scope_of(handle: TableHandle, key: str, *, count: int) -> CollectionScope:

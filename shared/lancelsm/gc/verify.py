@@ -151,6 +151,13 @@ class _Check:
             ]
             if min(one.get(self._region.id, 0) for one in known) < item.number:
                 self._refuse(item, "the base, Lance's marker or an index does not have it")
+            if progress.checked.get(self._region.id, 0) < item.number:  # guard: verifier keeps what is not checked
+                raise Contended(
+                    f"the files of the base that have the rows of {item.path} are not checked",
+                    remedy="Mark a new round",
+                    **self._region.where,
+                    object=item.path,
+                )
         leaving = [g.path in listed for g in self._manifest.generations]
         if leaving != sorted(leaving, reverse=True):  # guard: oldest generations are deleted first
             raise Corrupt(

@@ -15,7 +15,7 @@ from lancelsm.gc.lists import GarbageItem, GarbageKind, Round
 from lancelsm.history.pins import Pin
 from lancelsm.region.handle import TableHandle, check_base
 
-_ROWS = re.compile(r"data/[^/]+\.lance|_deletions/[^/]+\.(arrow|bin)")
+_FILES = re.compile(r"data/[^/]+\.lance|_deletions/[^/]+\.(arrow|bin)|_lancelsm/files/[0-9]+-[0-9a-f]{32}\.binpb")
 
 
 def verify_base(handle: TableHandle, key: str, *, pins: Iterable[Pin]) -> None:
@@ -81,8 +81,8 @@ def _why_not(item: GarbageItem, found: Round, floor: Floor) -> str:
                 "" if item.path == f"version {item.number}" else f"it is not version {item.number}"
             )
         case GarbageKind.BASE_FILE:
-            return (  # guard: only files with rows are deleted
-                "" if _ROWS.fullmatch(item.path) else "it is not a data or deletion file"
+            return (  # guard: only files of the base are deleted
+                "" if _FILES.fullmatch(item.path) else "it is not a data or deletion file, and not a statement"
             )
         case GarbageKind.LIST:
             if not re.fullmatch(  # guard: path of a base list has its round

@@ -1,14 +1,15 @@
 """Scrub the base: compare facts with the configuration and counters with the regions, and read its files.
 
-Rows of a base have no checksums. They count as correct if Lance reads the right number of rows, of the right types, and
-with distinct keys.
+A file is summed and compared with the statement of files (`dataset.statement`). Without a line there, it counts as
+correct if Lance reads the right number of rows, of the right types, and with distinct keys.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 
-from lancelsm.common.layout import CLONE, CONFIG, NO_GENERATION, table_key
+from lancelsm.common.layout import CLONE, CONFIG, NO_GENERATION, STATEMENTS, statement_version, table_key
 from lancelsm.common.setsum import Setsum
 from lancelsm.dataset.base_table import BaseTable, VersionGone, open_base
 from lancelsm.dataset.merged_generations import read_markers
@@ -21,8 +22,17 @@ from lancelsm.dataset.scrub_reads import (
     examine_indexes,
     shared_directories,
 )
+from lancelsm.dataset.statement import (
+    FILES,
+    StatedFile,
+    files_of,
+    manifest_line,
+    read_statement,
+    sum_manifest,
+)
 from lancelsm.dataset.tags import tags
 from lancelsm.errors import Corrupt, Invalid
+from lancelsm.gc.base_check import read_checked
 from lancelsm.gc.lists import read_list
 from lancelsm.history import pins
 from lancelsm.history.pins import Pin
@@ -143,13 +153,57 @@ def scrub_files(handle: TableHandle, base: BaseTable, tally: Tally) -> None:
 
     Reports nothing if the version was cleaned up meanwhile.
     """
-    directories = _directories(handle, base)
-    wrong = [*_wrong((found for _, found in examine_base(base, directories=directories)), tally)]
-    wrong += _wrong(examine_indexes(base, directories=directories), tally)
+    directories, lines = _directories(handle, base), _lines(handle, base, tally)
+    wrong = list(_manifest(handle, base))
+    with suppress(Corrupt, Invalid):  # reported below
+        tally.unsummed += sum(one.path not in lines for one in files_of(base))
+    wrong += _wrong((found for _, found in examine_base(base, directories=directories, lines=lines)), tally)
+    wrong += _wrong(examine_indexes(base, directories=directories, lines=lines), tally)
     if wrong and not _exists(handle, base):
         return
     for one in wrong:
         tally.add(one.path, _kind(one.path), one.problem)
+
+
+def _lines(handle: TableHandle, base: BaseTable, tally: Tally) -> dict[str, StatedFile]:
+    """Return what is stated about the files of a version: by its own statement, and by that of the last collection."""
+    objects, keys = handle.context.objects, [base.metadata[FILES]] if FILES in base.metadata else []
+    if (key := _checked_key(handle)) is not None:
+        keys.append(key)
+    lines: dict[str, StatedFile] = {}
+    for key in keys:
+        tally.count()
+        try:
+            lines = {**read_statement(objects, key).files, **lines}
+        except (Corrupt, Invalid) as error:
+            # A later commit or collection may have replaced the statement, and then it was collected.
+            if _exists(handle, base) and (key == base.metadata.get(FILES) or key == _checked_key(handle)):
+                tally.add(key, ObjectKind.STATEMENT, problem_of(error))
+    return lines
+
+
+def _checked_key(handle: TableHandle) -> str | None:
+    """Return the key of the statement of the last collection; None if there is none, or its record can't be read."""
+    with suppress(Corrupt):  # reported with the catalog
+        checked = read_checked(handle)
+        return None if checked is None else checked.key
+    return None
+
+
+def _manifest(handle: TableHandle, base: BaseTable) -> Iterator[Wrong]:
+    """Compare the manifest of a version with the first statement that has a line for it."""
+    objects = handle.context.objects
+    keys = sorted((version, one.key) for one in objects.list(STATEMENTS) if (version := statement_version(one.key)))
+    for _, key in [one for one in keys if one[0] > base.version][:_TRIES]:
+        try:
+            line = manifest_line(read_statement(objects, key), base.version)
+        except (Corrupt, Invalid):
+            continue
+        if line is not None:
+            found = sum_manifest(objects, base.version)
+            if found is not None and found.sum != line.sum:
+                yield Wrong(path=line.path, problem="its bytes are not those that were committed")
+            return
 
 
 def _wrong(examined: Iterable[Wrong | None], tally: Tally) -> Iterator[Wrong]:

@@ -26,6 +26,7 @@ class ObjectKind(StrEnum):
     CURSOR = "cursor"
     LEASE = "lease"
     BASE = "base"  # a version of the base
+    STATEMENT = "statement"  # the statement of its files
     BASE_FILE = "base_file"
     DELETION = "deletion"
     INDEX = "index"
@@ -50,6 +51,8 @@ class Report:
         checked: number of objects and records that were read.
         orphans: number of objects of regions that nothing names. They are no problem: crashes leave them, and
             collections remove them.
+        unsummed: number of files of the base that another tool added, or an earlier release. Nothing proves their bytes
+            until the next merge or collection has summed them.
         complete: False if the limit ended the scrub.
     """
 
@@ -57,6 +60,7 @@ class Report:
     problems: tuple[Problem, ...]
     orphans: int
     complete: bool
+    unsummed: int = 0
 
     @property
     def ok(self) -> bool:
@@ -70,6 +74,7 @@ class Tally:
     limit: int | None = None  # maximum number of objects
     checked: int = 0
     orphans: int = 0
+    unsummed: int = 0
     complete: bool = True
     _problems: dict[Problem, None] = field(default_factory=dict)
 
@@ -96,12 +101,17 @@ class Tally:
         """Add the counts of another tally; and its problems, if the pin that they are about still exists (`held`)."""
         self.checked += other.checked
         self.complete &= other.complete
+        self.unsummed += other.unsummed
         if held:
             self._problems |= other._problems
 
     def report(self) -> Report:
         return Report(
-            checked=self.checked, problems=tuple(self._problems), orphans=self.orphans, complete=self.complete
+            checked=self.checked,
+            problems=tuple(self._problems),
+            orphans=self.orphans,
+            complete=self.complete,
+            unsummed=self.unsummed,
         )
 
 

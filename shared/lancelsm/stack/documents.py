@@ -67,9 +67,17 @@ def collected(done: Collected) -> Document:
 
 
 def scrubbed(report: Report) -> Document:
-    """Return {"ok", "checked", "complete": no limit was reached, "problems": [{"path", "kind", "problem"}]}."""
-    problems = [asdict(one) for one in report.problems]
-    return {"ok": report.ok, "checked": report.checked, "complete": report.complete, "problems": problems}
+    """Return {"ok", "checked", "complete", "unsummed", "problems": [{"path", "kind", "problem"}]}.
+
+    `complete`: no limit was reached. `unsummed`: number of files of the base that have no checksum yet.
+    """
+    return {
+        "ok": report.ok,
+        "checked": report.checked,
+        "complete": report.complete,
+        "unsummed": report.unsummed,
+        "problems": [asdict(one) for one in report.problems],
+    }
 
 
 def snapshot(pin: Pin) -> Document:

@@ -1,0 +1,169 @@
+"""Check that the base has the rows of merged generations, before a collection deletes these.
+
+A merge reads back what it writes. A collection reads the files of the base once more: it sums each file that is new
+since the last check, and compares the sum with the statement of files (`dataset.statement`). It decodes files that
+another tool wrote. Then it writes what it knows of all files as a statement of its own, and records version and
+statement in the table's catalog record. A generation goes only if the counter of that version has it.
+
+Model: tests/model/base_statement.py.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from lancelsm.common.layout import statement_version, table_key
+from lancelsm.common.setsum import Setsum
+from lancelsm.dataset.base_table import BaseTable, VersionGone, open_base
+from lancelsm.dataset.statement import (
+    NamedFile,
+    StatedFile,
+    Statement,
+    check_found,
+    check_line,
+    check_rows_of,
+    files_of,
+    read_statement,
+    sum_file,
+    sum_manifest,
+    usable_statement,
+    write_statement,
+)
+from lancelsm.errors import Corrupt, error_context
+from lancelsm.objects import ObjectStore
+from lancelsm.region.handle import TableHandle, check_base
+from lancelsm.registry import Record, SwapApplied
+
+CHECKED = "base_checked"  # in the table's catalog record
+_BYTES_AT_ONCE = 16 << 30  # one collection reads at most about so many bytes of the base
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checked:
+    """What the last check of the base found.
+
+    Args:
+        version: the version whose files were all checked; 0 if there is none yet.
+        key: of the statement with the files that were checked.
+        manifest: sum of the manifest of this version.
+    """
+
+    version: int
+    key: str
+    manifest: Setsum = Setsum.ZERO
+
+    @property
+    def text(self) -> str:
+        return f"{self.version} {self.key} {self.manifest.hex()}"
+
+
+def checked_of(record: Record) -> Checked | None:
+    """Decode the last check in the table's catalog record; None if there was none, or if it can't be decoded."""
+    version, _, rest = str(record.get(CHECKED, "")).partition(" ")
+    key, _, manifest = rest.partition(" ")
+    if not version.isdecimal() or statement_version(key) is None:
+        return None
+    try:
+        return Checked(version=int(version), key=key, manifest=Setsum.from_hex(manifest))
+    except Corrupt:
+        return None
+
+
+def read_checked(handle: TableHandle) -> Checked | None:
+    """Read the last check from the catalog."""
+    record = handle.context.registry.read(table_key(handle.context.table))
+    return None if record is None else checked_of(record)
+
+
+def check_files(handle: TableHandle, *, write: bool) -> Checked:
+    """Check the files of the newest base that no earlier check has read, and record that.
+
+    Args:
+        write: False for a dry run: nothing is written.
+
+    Raises:
+        Corrupt: a file is missing, or is not the one that was written; the error names it. Nothing may be deleted.
+        Unavailable: the store or the registry did not answer.
+    """
+    context, key = handle.context, table_key(handle.context.table)
+    record = context.registry.read(key) or {}
+    last = checked_of(record) or Checked(version=0, key="")
+    base = handle.read_base()
+    check_base(base, handle.config)
+    if last.version == base.version and _is_manifest(handle, base, last):
+        return last
+    known = _known(context.objects, last)
+    with error_context(table=context.uri):
+        lines, complete = _checked_lines(handle, base, known)
+    manifest = sum_manifest(context.objects, base.version)
+    if manifest is not None:
+        lines[manifest.path] = manifest
+    if not write:
+        return Checked(version=base.version if complete else last.version, key="")
+    made = Checked(
+        version=base.version if complete else last.version,
+        key=write_statement(context.objects, Statement(version=base.version, files=lines)),
+        manifest=manifest.sum if complete and manifest is not None else last.manifest,
+    )
+    # A round that is committed meanwhile may delete the statement, since no record names it yet.
+    expect = {name: record.get(name) for name in (CHECKED, "base_round")}  # guard: check swaps on the round
+    outcome = context.registry.swap(key, expect=expect, change={CHECKED: made.text})
+    return made if isinstance(outcome, SwapApplied) else last
+
+
+def read_checked_base(handle: TableHandle, checked: Checked | None) -> BaseTable | None:
+    """Open the version that was checked; None if there is none, or if it is gone."""
+    if checked is None or checked.version == 0:
+        return None
+    try:
+        return open_base(uri=handle.context.uri, version=checked.version, storage_options=handle.storage_options)
+    except VersionGone:
+        return None
+
+
+def _is_manifest(handle: TableHandle, base: BaseTable, last: Checked) -> bool:
+    """Return whether the manifest of the checked version is still the same; raise `Corrupt` if it changed."""
+    found = sum_manifest(handle.context.objects, base.version)
+    if found is not None and found.sum != last.manifest:
+        raise Corrupt(
+            "the manifest of the base is not the one that was checked",
+            remedy="Nothing was deleted. Restore it from a copy of the bucket",
+            table=base.uri,
+            object=found.path,
+        )
+    return True
+
+
+def _known(objects: ObjectStore, last: Checked) -> dict[str, StatedFile]:
+    """Return the lines of the last check; none if its statement was lost, so that everything is checked again."""
+    try:
+        return dict(read_statement(objects, last.key).files) if last.key else {}
+    except Corrupt:
+        return {}
+
+
+def _checked_lines(
+    handle: TableHandle, base: BaseTable, known: dict[str, StatedFile]
+) -> tuple[dict[str, StatedFile], bool]:
+    """Check the files of a version. Return the lines of those that are checked, and whether these are all."""
+    stated = usable_statement(handle.context.objects, base.metadata)
+    lines, left = {}, _BYTES_AT_ONCE
+    named = files_of(base)
+    for one in named:
+        line = known.get(one.path)
+        if line is None:
+            if left <= 0:
+                continue
+            line = _check_new(base, one, None if stated is None else stated.files.get(one.path))
+            left -= line.bytes
+        check_rows_of(one, line)
+        lines[one.path] = line
+    return lines, len(lines) == len({one.path for one in named})
+
+
+def _check_new(base: BaseTable, named: NamedFile, stated: StatedFile | None) -> StatedFile:
+    found = sum_file(named, options=base.storage_options, found=stated is None or stated.found)
+    check_line(found, stated)  # guard: collection sums the files of the base
+    if found.found:
+        check_found(base, named)  # guard: collection decodes foreign files of the base
+    return found
