@@ -18,6 +18,7 @@ from lancelsm.dataset import indexes as stored
 from lancelsm.errors import Contended, Invalid
 from lancelsm.read.index_status import IndexStatus, promise_problem
 from lancelsm.region.compare_and_swap import newest
+from lancelsm.stack.doctor.table_checks import table_checks
 from lancelsm.table import Table
 from tests.unit.index_tables import (
     COLUMNS,
@@ -331,10 +332,14 @@ def test_optimize_mends_a_table_whose_indexes_another_tool_created(tmp_path: Pat
     table.upsert(rows(range(5), version=1))
     table.flush()
     assert "LanceDB refuses" in problem_of(table)
+    assert [one.kind for one in table.status().problems] == ["index_promise"]
+    assert [(one.name, one.ok) for one in table_checks(table.uri)][-1] == ("indexes", False)
 
     maintenance.optimize_table(table._handle)
 
     assert problem_of(table) == ""
+    assert table.status().problems == ()
+    assert [(one.name, one.ok) for one in table_checks(table.uri)][-1] == ("indexes", True)
     assert promised(table) == {"text_idx", "vec_idx"}
     check_promise(table)
 

@@ -16,7 +16,9 @@ from lancelsm.common.layout import Position, RegionId, region_id, region_key, wa
 from lancelsm.dataset.base_table import BaseTable
 from lancelsm.dataset.foreign_rows import counted_rows, repeated_keys
 from lancelsm.errors import Corrupt, LsmError, LsmWarning
+from lancelsm.read.index_status import promise_problem
 from lancelsm.region.catalog import Region, regions, with_heads
+from lancelsm.region.compare_and_swap import newest
 from lancelsm.region.drift import drift
 from lancelsm.region.handle import TableHandle
 from lancelsm.region.head import Head
@@ -31,6 +33,7 @@ class ProblemKind(StrEnum):
     WRITER = "foreign_writer"  # an entry or a manifest of another writer in a region
     BASE = "base"  # columns, key or id of the base differ from the configuration, or its MemWAL index is gone
     INDEX = "mem_wal_index"  # the MemWAL index routes rows otherwise than the region spec
+    PROMISE = "index_promise"  # Lance's readers miss rows, or refuse: generations lack an index of the base
     KEYS = "duplicate_keys"  # another tool added rows to the base, and keys are there twice
 
 
@@ -78,6 +81,21 @@ def find_problems(
         resume = f"The base is in order again: lancelsm merge {context.uri}"
         found.append(TableProblem(kind=ProblemKind.BASE, message=f"the table takes no rows: {stopped}", remedy=resume))
     return [*found, *_index(handle, base, catalog), *_keys(handle, base, every=every_key)]
+
+
+def promise_problems(handle: TableHandle, *, base: BaseTable | None = None) -> list[TableProblem]:
+    """Find out whether Lance's readers find the rows of generations by the indexes of the base.
+
+    Args:
+        base: its newest version, if the caller has just read it. A flush or merge after that is not a problem.
+
+    Raises: the same errors as `find_problems`.
+    """
+    context = handle.context
+    manifests = [newest(region, head)[1] for region, head in with_heads(context, regions(context))]
+    message = promise_problem(base or handle.read_base(), manifests, objects=context.objects)
+    remedy = f"Build what is missing: lancelsm optimize {context.uri}"
+    return [TableProblem(kind=ProblemKind.PROMISE, message=message, remedy=remedy)] if message else []
 
 
 def look(

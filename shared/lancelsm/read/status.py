@@ -9,7 +9,7 @@ from typing import Any
 from lancelsm.common.layout import Generation, RegionId
 from lancelsm.dataset.base_table import BaseTable
 from lancelsm.read.index_status import IndexStatus, read_index_statuses
-from lancelsm.read.problems import TableProblem, find_problems
+from lancelsm.read.problems import TableProblem, find_problems, promise_problems
 from lancelsm.region.catalog import Region, regions, with_heads
 from lancelsm.region.compare_and_swap import newest
 from lancelsm.region.handle import TableHandle
@@ -70,7 +70,9 @@ def read_status(handle: TableHandle) -> TableStatus:
 
 def full_status(handle: TableHandle) -> TableStatus:
     """Read the status of a table, and what other tools did to it. Raises: the same errors as `read_status`."""
-    return replace(read_status(handle), problems=tuple(find_problems(handle)))
+    found = read_status(handle)
+    unkept = promise_problems(handle) if found.indexes else []
+    return replace(found, problems=(*find_problems(handle), *unkept))
 
 
 def _region_status(

@@ -9,11 +9,12 @@ from collections.abc import Mapping
 
 from lancelsm.dataset.base_table import BaseTable
 from lancelsm.errors import LsmError
-from lancelsm.read.problems import find_problems
+from lancelsm.read.problems import find_problems, promise_problems
 from lancelsm.region.catalog import regions, with_heads
 from lancelsm.region.handle import TableHandle, check_base, open_configured
 from lancelsm.stack.doctor import Check, evaluate
 
+INDEXES = "indexes"
 OTHER_TOOLS = "other tools"  # the name of the checks for what other tools did to the table
 
 
@@ -31,8 +32,9 @@ def table_checks(uri: str, *, storage_options: Mapping[str, str] | None = None) 
         found.append(Check(name="base", ok=True, found=f"version {base.version}"))
         found.append(_regions(handle))
         found += _other_tools(handle, base)
+        found.append(_indexes(handle))
     except LsmError as error:
-        name = ("configuration", "base", "regions", OTHER_TOOLS)[len(found)]
+        name = ("configuration", "base", "regions", OTHER_TOOLS, INDEXES)[min(len(found), 4)]
         found.append(Check(name=name, ok=False, found=f"{error.kind}: {error.message}", remedy=error.remedy))
     return found
 
@@ -42,6 +44,12 @@ def _other_tools(handle: TableHandle, base: BaseTable) -> list[Check]:
     return [Check(name=OTHER_TOOLS, ok=False, found=one.message, remedy=one.remedy) for one in problems] or [
         Check(name=OTHER_TOOLS, ok=True, found="nothing that the table does not know")
     ]
+
+
+def _indexes(handle: TableHandle) -> Check:
+    for one in promise_problems(handle):
+        return Check(name=INDEXES, ok=False, found=one.message, remedy=one.remedy)
+    return Check(name=INDEXES, ok=True, found="every generation has those that Lance's readers rely on")
 
 
 def _regions(handle: TableHandle) -> Check:
