@@ -120,7 +120,7 @@ class Table:
 
         Raises:
             Invalid: a row does not fit the schema; the error names column and row, and nothing was written. Or a region
-                is sealed, or the table was dropped.
+                is sealed, the table was dropped, or it takes no rows since another tool changed its base.
             Fenced: another owner holds a region. Nothing was written to that region; other regions may have committed
                 their rows.
             Ambiguous: the rows of one region may or may not be written. Read, then decide.
@@ -314,7 +314,7 @@ class Table:
             engine: where the merge runs; `auto` decides by the sizes of delta and base.
 
         Raises:
-            Invalid: unknown engine.
+            Invalid: unknown engine; or another tool changed the base: the error names a version to restore.
             Contended: another process merges or optimizes the table, or keeps changing the base. Retry.
             Ambiguous: the commit may have happened. Merge again: generations are not merged twice.
             Unavailable: a store did not answer; nothing was committed. Retry.
@@ -333,6 +333,7 @@ class Table:
             engine: see `merge`.
 
         Raises:
+            Invalid: another tool changed the base: see `merge`.
             Corrupt: a region or the base is damaged.
             Contended, Ambiguous, Unavailable: only with `until_idle`; otherwise the step is tried again later.
         """

@@ -271,6 +271,19 @@ def test_a_row_that_does_not_fit_the_table_is_refused(tmp_path: Path) -> None:
     del writer
 
 
+def test_a_shard_is_not_adopted_while_the_columns_of_the_base_differ(tmp_path: Path) -> None:
+    table = create(tmp_path)
+    shard_writes(table, SHARD, [{"id": 1, "v": 1}])
+    version = lance.dataset(table.uri).version
+    lance.dataset(table.uri).add_columns(pa.schema([pa.field("note", pa.string())]))
+
+    with pytest.raises(Invalid, match="added column 'note'"):
+        adopt(table.uri)
+
+    lance.dataset(table.uri, version=version).restore()
+    check(Table(adopt(table.uri)), {**LOADED, 1: 1})
+
+
 @pytest.mark.parametrize("how", ["dropped", "replaced"])
 def test_the_mem_wal_index_is_installed_again(tmp_path: Path, how: str) -> None:
     table = create(tmp_path, regions="bucket(id, 2)")

@@ -132,7 +132,9 @@ def test_a_changed_base_stops_merges_and_then_writers_until_it_is_restored(tmp_p
 
     # When another tool changes the base
     change(table, by)
-    assert expected in reported(table, ProblemKind.BASE)
+    text = reported(table, ProblemKind.BASE)
+    assert expected in text
+    assert "lancelsm region adopt" in text if "index" in name else f"version={lance_version(name, version)}" in text
 
     # Then what was acknowledged is flushed, but not merged
     lean = open_configured(table.uri)
@@ -159,6 +161,11 @@ def test_a_changed_base_stops_merges_and_then_writers_until_it_is_restored(tmp_p
     assert {row["id"]: row["v"] for row in table.scan().to_arrow().to_pylist()} == {
         **{row["id"]: 0 for row in ROWS}, **dict.fromkeys(range(4), 1), 1: 11, 9: 11
     }  # fmt: skip
+
+
+def lance_version(name: str, before: int) -> int:
+    """The last version with the columns of the table: a change of a type drops the index in a version of its own."""
+    return before + (name == "change the type")
 
 
 @pytest.mark.parametrize("name", ["drop the key"])

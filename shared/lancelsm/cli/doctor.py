@@ -30,8 +30,8 @@ def doctor(
     version of the base, heads and backlog, and what other tools did to the table: LanceDB, or Lance itself. Only
     `lancelsm scrub` reads the objects that these name.
 
-    As JSON: {"ok", "checks": [{"name", "ok", "found", "remedy"}]}. Exit code 4 if another tool changed the table, 1 if
-    something else is wrong.
+    As JSON: {"ok", "checks": [{"name", "ok", "found", "remedy"}]}. Exit code 4 if another tool changed the table or it
+    is damaged, 1 if something else is wrong.
     """
     from lancelsm.errors import Corrupt
     from lancelsm.stack.doctor import all_ok
@@ -45,7 +45,9 @@ def doctor(
             from lancelsm.stack.doctor.table_checks import OTHER_TOOLS, table_checks
 
             found += table_checks(uri, storage_options=session.storage_options)
-            foreign = any(check.name == OTHER_TOOLS and not check.ok for check in found)
+            foreign = any(
+                not check.ok and (check.name == OTHER_TOOLS or check.found.startswith(Corrupt.kind)) for check in found
+            )
     ok = all_ok(found)
     session.show({"ok": ok, "checks": [asdict(check) for check in found]}, lambda: _text(found, uri))
     if not ok:

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from lancelsm.dataset.base_table import BaseTable
 
 
+_VERSIONS_READ = 32
+
+
 class Drifted(Invalid):
     """The base has other columns or another key than the table, or has lost its MemWAL index."""
 
@@ -28,7 +31,7 @@ class Drifted(Invalid):
 def drift(base: BaseTable, config: Config) -> LsmError | None:
     """Return why the rows of a table can't be merged into this version of its base; None if they can.
 
-    Without I/O, except that Lance may read the list of indexes.
+    If the columns changed, it opens older versions, to name one to restore.
     """
     try:
         check_base(base, config)
@@ -38,8 +41,7 @@ def drift(base: BaseTable, config: Config) -> LsmError | None:
     if change:
         return Drifted(
             f"another tool changed the base: {change}",
-            remedy="Undo the change of the base, with Lance: restore its last version with the columns that "
-            f"`lancelsm describe {base.uri}` shows. Then merge",
+            remedy=f"Undo the change with Lance: {_restore(base, config)}. Then: lancelsm merge {base.uri}",
             table=base.uri,
             version=base.version,
         )
@@ -51,6 +53,20 @@ def drift(base: BaseTable, config: Config) -> LsmError | None:
             version=base.version,
         )
     return None
+
+
+def _restore(base: BaseTable, config: Config) -> str:
+    """Say how to restore the last version of the base with the columns and the key of the table."""
+    from lancelsm.dataset.base_table import open_base  # noqa: PLC0415 - a writer never loads Lance
+
+    for version in range(base.version - 1, max(0, base.version - 1 - _VERSIONS_READ), -1):
+        try:
+            older = open_base(uri=base.uri, version=version, storage_options=base.storage_options)
+        except LsmError:
+            break
+        if not _change_of_schema(older, config):
+            return f"lance.dataset({base.uri!r}, version={version}).restore(), which undoes every later commit"
+    return f"restore its last version with the columns that `lancelsm describe {base.uri}` shows"
 
 
 def stop_writers(context: TableContext, wrong: LsmError) -> None:
