@@ -93,6 +93,23 @@ def test_values_of_every_type_are_kept_at_every_level(tmp_path: Path, inside: st
     check_levels(table, tmp_path, batches, model)
 
 
+@pytest.mark.long
+def test_long_lists_are_kept_at_every_level(tmp_path: Path) -> None:
+    long = 70_000  # more items than 16 bits count
+    lists = {
+        pa.list_(pa.bool_()): [True, None] * (long // 2),
+        pa.list_(pa.list_(pa.int8())): [[], None] * (long // 2),
+        pa.list_(pa.struct([("a", pa.string())])): [{"a": "x"}, None] * (long // 2),
+        pa.list_(pa.dictionary(pa.int32(), pa.string())): [str(item) for item in range(long)],
+        pa.map_(pa.string(), pa.int8()): [(str(item), None) for item in range(long)],
+    }
+    columns = columns_of(lists)
+    values = [pa.array([items, None, []], kind) for kind, items in lists.items()]
+    batches = [pa.Table.from_arrays([pa.array(range(at, at + 3)), *values], schema=columns) for at in (0, 1, 3, 2)]
+
+    check_levels(lancelsm.create(tmp_path / "table", columns, primary_key="id"), tmp_path, batches, Model())
+
+
 @pytest.mark.parametrize("sizes", [(14_000,), (1_800,), (7, 257), (1, 8_192), (91, 88), (901, 1), (513, 1, 1, 1)])
 def test_as_many_bools_as_a_fixed_size_list_can_have_are_kept(tmp_path: Path, sizes: tuple[int, ...]) -> None:
     kind = pa.bool_()
@@ -350,6 +367,31 @@ def test_values_of_every_type_are_kept_in_files(tmp_path: Path, inside: str, suf
             if suffix in ("jsonl", "csv"):
                 expected, actual = without_nan_payload(value, kind), without_nan_payload(actual, kind)
             assert actual == expected, f"{name} of type {kind}, row {key}"
+
+
+@pytest.mark.parametrize(
+    ("suffix", "values"),
+    [
+        ("parquet", pa.nulls(1, pa.decimal128(5, -2))),
+        ("parquet", pa.nulls(1, pa.list_(pa.decimal128(3, 10)))),
+        ("parquet", pa.array([1 << 60], pa.timestamp("s"))),
+        ("csv", pa.array([b"\xff"])),
+        ("csv", pa.array([[1]])),
+        ("csv", pa.ExtensionArray.from_storage(pa.uuid(), pa.array([bytes(16)], pa.binary(16)))),
+    ],
+    ids=lambda value: str(getattr(value, "type", value)),
+)
+def test_values_that_a_file_cannot_have_are_refused_when_it_is_written(
+    tmp_path: Path, suffix: str, values: pa.Array
+) -> None:
+    rows = pa.table({"v": values})
+
+    with pytest.raises(
+        Invalid, match=r"can't be written.* Write (Parquet, )?JSON lines or Arrow, or leave the column out"
+    ):
+        write_file(str(tmp_path / f"rows.{suffix}"), rows.schema, rows.to_batches())
+
+    assert not list(tmp_path.iterdir())
 
 
 @dataclass(frozen=True, kw_only=True)

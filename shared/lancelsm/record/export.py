@@ -68,7 +68,8 @@ def _replacing(file: Path) -> Iterator[Path]:
         partial.replace(file)
     except (OSError, pa.ArrowException) as error:
         reason = str(error).partition("\n")[0]
-        remedy = "Write JSON lines or Arrow, or leave the column out" if isinstance(error, pa.ArrowInvalid) else ""
+        is_of_system = getattr(error, "errno", None) is not None  # not of the format
+        remedy = "" if is_of_system else "Write JSON lines or Arrow, or leave the column out"
         raise Invalid(f"{file} can't be written: {reason}", remedy=remedy, file=str(file)) from error
     finally:
         partial.unlink(missing_ok=True)
