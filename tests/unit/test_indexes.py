@@ -383,6 +383,43 @@ def test_a_table_without_indexes_has_no_list_and_older_releases_read_its_manifes
     assert stored.WANTED not in table._handle.read_base().metadata
 
 
+# The key
+
+
+def test_optimize_indexes_the_key_of_a_large_base_and_no_collection_waits_for_it(tmp_path: Path) -> None:
+    table = create(tmp_path, settings={"key_index_rows": 45})
+    table.create_index("text", kind="INVERTED")
+    maintenance.optimize_table(table._handle)
+    assert stored.KEY_INDEX not in indexes_of(table.uri)
+    table.upsert(rows(range(40, 50)))
+    table.flush()
+    table.merge(engine="inprocess")
+
+    maintenance.optimize_table(table._handle)
+
+    assert indexes_of(table.uri) == {stored.KEY_INDEX: "BTree", "text_idx": "Inverted"}
+    assert promised(table) == {"text_idx"}
+    assert problem_of(table) == ""
+    assert table.get([45])["id"].to_pylist() == [45]
+    table.upsert(rows([7], version=1))
+    table.flush()
+    check_promise(table)
+    table.merge(engine="inprocess")
+    lance.dataset(table.uri).optimize.optimize_indices(index_names=["text_idx"])
+    table.collect(yes=True, interval_seconds=0)
+    table.collect(yes=True, interval_seconds=0)
+    assert generations(table) == []
+
+
+def test_a_key_of_several_columns_gets_no_index(tmp_path: Path) -> None:
+    data = pa.table({"a": [1, 2, 3], "b": ["x", "y", "z"]})
+    table = lancelsm.create(tmp_path / "table", data, primary_key=["a", "b"], settings={"key_index_rows": 1})
+
+    maintenance.optimize_table(table._handle)
+
+    assert indexes_of(table.uri) == {}
+
+
 # Damage
 
 

@@ -38,6 +38,7 @@ class Settings:
     merge_inprocess_delta_bytes: int = 512 << 20
     merge_inprocess_base_rows: int = 50_000_000
     optimize_small_fragments: int = 64
+    key_index_rows: int = 1_000_000
     optimize_deleted_percent: int = 10
     collect_interval_seconds: float = 3600.0  # between a round's commit and its sweep
     collect_share_percent: int = 50  # share of the log that one round may delete

@@ -101,6 +101,22 @@ def maintain_indexes(handle: TableHandle) -> bool:
     return _maintain(handle)
 
 
+def index_key(handle: TableHandle) -> bool:
+    """Build an index on a key of one column once the base is large; return whether it was built.
+
+    It makes reads by key fast. Generations have a key index of their own, so it is not promised to Lance's readers, and
+    no collection waits for it.
+    """
+    base = handle.read_base()
+    key = base.schema.primary_key
+    if len(key) != 1 or base.rows < handle.settings.key_index_rows:
+        return False
+    if any(one.columns == key and one.kind == "BTREE" for one in stored.base_indexes(base)):
+        return False
+    _promise(handle, lambda found: replace(found, every=False))
+    return stored.build_key_index(handle.read_base())
+
+
 def extend(handle: TableHandle) -> bool:
     """Let the indexes of the base cover all its rows. Return whether the base changed; retries after a conflict."""
     for _ in range(_ATTEMPTS):

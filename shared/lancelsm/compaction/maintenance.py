@@ -12,7 +12,7 @@ from lancelsm.common.layout import Generation, Position, RegionId, generation_pa
 from lancelsm.common.setsum import Setsum
 from lancelsm.common.settings import Settings
 from lancelsm.compaction.flush import Stored, Write, flush
-from lancelsm.compaction.indexes import INDEXES, build_generation, extend, maintain_indexes, raise_number
+from lancelsm.compaction.indexes import INDEXES, build_generation, extend, index_key, maintain_indexes, raise_number
 from lancelsm.compaction.inprocess import InProcess
 from lancelsm.compaction.merge import Merged, merge_generations
 from lancelsm.compaction.optimize import Optimized, optimize_base
@@ -184,7 +184,8 @@ def optimize_table(handle: TableHandle) -> Optimized:
         Unavailable: the store did not answer.
     """
     with lease(handle.context, INDEXES):
-        indexed = maintain_indexes(handle)
+        indexed = index_key(handle)
+        indexed |= maintain_indexes(handle)
         indexed |= extend(handle)
     with lease(handle.context, BASE):
         done = optimize_base(

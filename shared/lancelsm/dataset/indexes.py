@@ -196,6 +196,22 @@ def build_index(
     return chosen
 
 
+def build_key_index(base: BaseTable) -> bool:
+    """Build our own index on a key of one column, for reads by key. Return False if Lance can't index the column.
+
+    Raises:
+        Contended: the base changed meanwhile, several times.
+        Unavailable: the store did not answer. The index may exist.
+    """
+    try:
+        with _building("the index on the key can't be built", table=base.uri):
+            _build(_dataset(base), column=base.schema.primary_key[0], kind=_BTREE, name=KEY_INDEX, options={})
+    except Invalid:
+        return False
+    make_durable(base.uri)
+    return True
+
+
 def _build(dataset: lance.LanceDataset, *, column: str, kind: str, name: str, options: Mapping[str, Any]) -> None:
     if kind.startswith(_VECTOR):
         dataset.create_index(column, kind, name=name, replace=True, **options)
