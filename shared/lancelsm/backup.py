@@ -28,6 +28,7 @@ from lancelsm.common.layout import BACKUP, RESTORED, TableId, table_id
 from lancelsm.common.setsum import Setsum
 from lancelsm.dataset.base_reads import scan_base
 from lancelsm.dataset.copies import read_copy, write_copy
+from lancelsm.dataset.statement import check_stated, files_of
 from lancelsm.errors import Corrupt, Invalid, Unavailable
 from lancelsm.objects import ObjectStore, put_once
 from lancelsm.record.rowsum import row_setsum
@@ -118,6 +119,8 @@ def back_up(
     check_free(store, uri=location)
     if store.get(BACKUP) is not None:
         raise _already_there(location)
+    base = table._pinned.base  # its rows would be copied with their damage, and summed
+    check_stated(base, table._handle.context.objects, files_of(base))
     key = table.config.schema.primary_key
     plain = pa.schema([field.remove_metadata() for field in table.schema])
     schema = numbered(declare_primary_key(plain, key))

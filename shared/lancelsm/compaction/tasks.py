@@ -321,7 +321,9 @@ def _live_rows(merge_base: MergeBase, part: Part, *, checked: bool = False) -> I
             if len(own) != batch.num_rows:
                 break
             summing.add(batch)
-            live = batch.filter(pc.and_not(pa.array(own), batch[TOMBSTONE])).select(columns.names)
+            is_live = pc.and_not(pa.array(own), batch[TOMBSTONE])
+            live = batch if is_live.true_count == len(batch) else batch.filter(is_live)  # a filter copies
+            live = live.select(columns.names)
             if live.num_rows:
                 yield _not_null(live, columns, part.source)
         if start != part.rows:
