@@ -465,7 +465,7 @@ def test_a_generation_without_a_file_sum_is_checked_over_the_columns_that_it_was
     source = tasks.Source(region=RegionId("r"), generation=Generation(1), uri=uri, key="generation", sums=sums)
 
     (part,) = tasks.fold_delta(merge_base, (source,))
-    (batch,) = tasks._live_rows(merge_base, part, sums.rows)
+    (batch,) = tasks._live_rows(merge_base, part)
     assert batch.to_pylist() == [row(1)]
 
 
@@ -480,4 +480,4 @@ def test_the_row_sum_covers_every_batch_of_a_large_generation(tmp_path: Path) ->
         source = tasks.Source(region=RegionId("r"), generation=Generation(1), uri=uri, key="generation", sums=sums)
         (part,) = tasks.fold_delta(merge_base, (source,))
         with nullcontext() if holds else pytest.raises(Corrupt, match="differ from those that were flushed"):
-            assert sum(batch.num_rows for batch in tasks._live_rows(merge_base, part, sums.rows)) == 30_000
+            assert sum(batch.num_rows for batch in tasks._live_rows(merge_base, part)) == 30_000
