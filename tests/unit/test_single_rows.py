@@ -428,3 +428,35 @@ def test_waiting_rows_wake_their_thread_only_when_a_group_is_full(monkeypatch):
 class _Clock:
     def monotonic(self):
         return 0.0
+
+
+def test_one_thread_at_a_time_holds_an_eager_lock_and_may_take_it_again():
+    lock, inside, most, total = group_commit.EagerLock(), [], [0], [0]
+
+    def work():
+        for _ in range(300):
+            with lock, lock:
+                inside.append(None)
+                most[0] = max(most[0], len(inside))
+                before = total[0]
+                if before % 50 == 0:
+                    threading.Event().wait(0.0001)
+                total[0] = before + 1
+                inside.pop()
+
+    threads = [threading.Thread(target=work) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(SECONDS)
+    assert (most, total) == ([1], [2400])
+
+
+def test_an_error_inside_gives_an_eager_lock_back():
+    lock = group_commit.EagerLock()
+    with pytest.raises(KeyError), lock:
+        raise KeyError
+    thread = threading.Thread(target=lambda: lock.__enter__() or lock.__exit__())
+    thread.start()
+    thread.join(SECONDS)
+    assert not thread.is_alive()
