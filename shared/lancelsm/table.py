@@ -256,13 +256,14 @@ class Table:
             text: words, of which a row has at least one; or a query object of `lance.query`.
             column: the column with the vectors; may be left out if only one fits.
             text_columns: the columns with the text; by default all that have a text index.
-            k: the number of rows to return.
+            k: the number of rows to return, at most 1,000,000.
             where: a condition that all returned rows match, see `scan`.
             columns: the columns to return, in this order; by default all, then `_distance` for a vector, `_score` for
                 text, and `_relevance_score`, `_distance`, `_score` for both.
             metric: `l2`, `cosine`, `dot` or `hamming`; by default that of the index, else `l2`.
             nprobes: how many partitions of the index to search; by default 20.
-            refine_factor: compare this many times `k` rows exactly; by default 1 to 10, as the kind of the index needs.
+            refine_factor: compare this many times `k` rows exactly, at most 10,000,000 rows; by default 1 to 10 times,
+                as the kind of the index needs.
             rerank: for both: `rrf`, reciprocal-rank fusion; or a function of the two results, each with its score,
                 that returns a table with the returned columns, best row first.
             at: the name of a snapshot to search.

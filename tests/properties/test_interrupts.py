@@ -178,4 +178,4 @@ def test_an_interrupt_leaves_the_table_usable(template: Path, tmp_path: Path, na
 def test_an_interrupt_at_many_calls_leaves_the_table_usable(template: Path, tmp_path: Path, name: str) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        check(template, tmp_path / "f", name, 60)
+        check(template, tmp_path / "f", name, 20)

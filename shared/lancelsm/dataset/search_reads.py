@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 from lance.file import LanceFileSession
-from lance.query import MatchQuery, MultiMatchQuery
+from lance.query import FullTextQuery, MatchQuery, MultiMatchQuery
 
 from lancelsm.dataset.base_table import BaseTable, StorageOptions
 from lancelsm.dataset.conditions import Condition
@@ -66,6 +66,11 @@ class Searched:
     def has_all_columns(self) -> bool:
         """Whether a condition over the columns of the table means the same in this dataset."""
         return all(self.name_of(name) == name for name in self.schema.names)
+
+
+def is_text_query(query: object) -> bool:
+    """Return whether a text search can be for this: text, or a query of Lance."""
+    return isinstance(query, str | FullTextQuery)
 
 
 def searched_base(base: BaseTable) -> Searched:

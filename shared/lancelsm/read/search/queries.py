@@ -10,11 +10,12 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from lancelsm.common.shown import shown
 from lancelsm.dataset.conditions import Condition, read_condition
 from lancelsm.dataset.indexes import BaseIndex
-from lancelsm.dataset.search_reads import DISTANCE, SCORE
+from lancelsm.dataset.search_reads import DISTANCE, SCORE, is_text_query
 from lancelsm.errors import Invalid
-from lancelsm.record.schema import TableSchema
+from lancelsm.record.schema import TableSchema, unknown_column
 
 RELEVANCE = "_relevance_score"
 METRICS = ("l2", "cosine", "dot", "hamming")
@@ -61,15 +62,13 @@ def read_output(
     schema: TableSchema, *, k: int, columns: Sequence[str] | None, where: str | None, scores: Sequence[str], uri: str
 ) -> SearchOutput:
     """Check `k`, `columns` and `where`. Raises `Invalid`."""
-    if k < 1:
-        raise Invalid(f"k is {k!r}", remedy="Give a whole number from 1", table=uri, field="k")
     if isinstance(columns, str):
         raise Invalid(f"columns is the text {columns!r}", remedy=f"Give a list: [{columns!r}]", table=uri)
     names = [*schema.names, *scores] if columns is None else list(columns)
     known = {*schema.names, *scores}
     for name in names:
         if name not in known:
-            raise Invalid(f"the table has no column {name!r}", table=uri, field=str(name))
+            raise unknown_column(name, [*schema.names, *scores], table=uri)
     if len(set(names)) != len(names) or not names:
         raise Invalid("the list of columns is empty or names a column twice", table=uri, field="columns")
     condition = None if where is None else read_condition(where, columns=schema.columns, table=uri)
@@ -112,9 +111,6 @@ def read_vector(
             table=uri,
             field="metric",
         )
-    for option, number in (("nprobes", nprobes), ("refine_factor", refine_factor)):
-        if number is not None and number < 1:
-            raise Invalid(f"{option} is {number!r}", remedy="Give a whole number from 1", table=uri, field=option)
     return VectorQuery(
         column=name,
         vectors=vectors,
@@ -137,8 +133,11 @@ def read_text(indexes: Sequence[BaseIndex], query: Any, *, text_columns: Sequenc
     """Check a text query.
 
     Raises:
-        Invalid: a column has no text index, or there is none at all, or the query is empty.
+        Invalid: a column has no text index, or there is none at all, or the query is empty or has another type.
     """
+    if not is_text_query(query):
+        remedy = "Give text, or a query object of lance.query"
+        raise Invalid(f"a text can't be searched for {shown(query)}", remedy=remedy, table=uri, field="text")
     indexed = [one.columns[0] for one in indexes if one.kind == "INVERTED" and len(one.columns) == 1]
     if isinstance(text_columns, str):
         raise Invalid(
@@ -172,7 +171,7 @@ def _vector_column(schema: TableSchema, indexes: Sequence[BaseIndex], column: st
     fitting = [field.name for field in schema.columns if _vector_type(field.type)[0]]
     if column is not None:
         if column not in schema.names:
-            raise Invalid(f"the table has no column {column!r}", table=uri, field="column")
+            raise unknown_column(column, schema.names, table=uri)
         if column not in fitting:
             raise Invalid(f"the column {column!r} has no vectors", table=uri, field="column")
         return column

@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
+from lancelsm.common.shown import shown
 from lancelsm.dataset.search_reads import DISTANCE, SCORE
 from lancelsm.errors import Invalid
 from lancelsm.read.search.levels import Levels, identity, prepare
@@ -51,6 +52,11 @@ class Prepared:
         return cls(identity=current, levels=prepare(view, uri=uri))
 
 
+# Lance reserves memory for so many rows in each level, and ends the process if it gets none.
+_MOST = 1_000_000
+_MOST_REFINED = 10_000_000
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchRequest:
     """The arguments of a search as the caller gave them; see `Table.search`."""
@@ -78,9 +84,15 @@ def read_request(query: Any, **arguments: Any) -> SearchRequest:
         request = SearchRequest(**{**arguments, name: query})
     if request.vector is None and request.text is None:
         raise Invalid("a search needs a vector or a text", remedy="Give a query", field="query")
+    for name, number in (("k", request.k), ("refine_factor", request.refine_factor), ("nprobes", request.nprobes)):
+        if number is not None and not 1 <= number <= _MOST:
+            raise Invalid(f"{name} is {number}", remedy=f"Give a whole number from 1 to {_MOST:,}", field=name)
+    if request.k * (request.refine_factor or 1) > _MOST_REFINED:
+        what = f"k times refine_factor is {request.k * (request.refine_factor or 1)}"
+        raise Invalid(what, remedy=f"Keep the product below {_MOST_REFINED:,}", field="refine_factor")
     if request.rerank != "rrf" and not callable(request.rerank):
         raise Invalid(
-            f"unknown reranker {request.rerank!r}", remedy="Use 'rrf', or a function of two tables", field="rerank"
+            f"unknown reranker {shown(request.rerank)}", remedy="Use 'rrf', or a function of two tables", field="rerank"
         )
     return request
 
