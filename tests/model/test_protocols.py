@@ -22,6 +22,7 @@ from tests.model import (
     region_creation,
     registry_rebuild,
     starvation,
+    waiting_note,
 )
 from tests.model.base_statement import BaseStatement
 from tests.model.claim import Claim
@@ -38,6 +39,7 @@ from tests.model.region_creation import RegionCreation
 from tests.model.registry_rebuild import RegistryRebuild
 from tests.model.starvation import Starvation
 from tests.model.verdicts import check_broken, check_clean
+from tests.model.waiting_note import WaitingNote
 
 RivalClaims = partial(Claim, roles=(claim.P, claim.SIBLING, claim.Q))
 
@@ -58,6 +60,7 @@ CLEAN = {
     "region creation": (RegionCreation(), 834),
     "registry rebuild": (RegistryRebuild(entries=2), 12_302),
     "starvation": (Starvation(), 6),
+    "waiting note": (WaitingNote(), 250),
 }
 LONG = {
     "index promise": (IndexPromise(), 83_617),
@@ -129,12 +132,16 @@ CAUGHT: dict[Enum, tuple[Any, str]] = {
     starvation.Guard.CLAIM_ON_EPOCH: (Starvation, "starved"),
     starvation.Guard.FLUSH_ON_MANIFEST_VERSION: (Starvation, "starved"),
     starvation.Guard.STAGED_ONCE: (Starvation, "starved"),
+    waiting_note.Guard.NOTE: (WaitingNote, "starved"),
+    waiting_note.Guard.HOLD_BACK: (WaitingNote, "starved"),
+    waiting_note.Guard.LONG_ENOUGH: (WaitingNote, "starved"),
+    waiting_note.Guard.REMOVED: (WaitingNote, "held back"),
 }
 GUARDS = [
     guard
     for model in (
         *(base_statement, claim, head_commits, index_promise, merge_order, merge_redo, pins, pipelining),
-        *(publication, reader_view, region_creation, registry_rebuild, starvation),
+        *(publication, reader_view, region_creation, registry_rebuild, starvation, waiting_note),
     )
     for guard in model.Guard
 ]

@@ -253,7 +253,7 @@ READ = "generation.read_generation"
 
 GUARDS: dict[str, tuple[list[Edit], Scenario]] = {
     "messages that are applied by now are dropped for every new head": (
-        [moved("draft is made for every new head", out=1, by=-1)],
+        [moved("draft is made for every new head", out=2, by=-1)],
         delivered_twice,
     ),
     "a seal never gets an epoch that is taken": (

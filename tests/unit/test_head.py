@@ -34,6 +34,7 @@ HEAD = Head(
     merged=Generation(3),
     dirty="90",
     stopped="another tool changed the base: column 'state' is called 'status' now",
+    waiting="250",
 )
 NOW = 123.4
 
@@ -154,6 +155,19 @@ def test_a_head_is_dirty_since_the_first_unmerged_append():
 def test_a_clean_head_has_no_dirty_field_in_its_record():
     assert "dirty" not in heads.to_record(replace(HEAD, dirty=""))
     assert applied(heads.cleaned(HEAD)).dirty == ""
+
+
+def test_the_note_of_a_waiting_writer_disturbs_no_append_and_is_removed_by_one():
+    clean = replace(HEAD, waiting="")
+    noted = applied(heads.noted(clean, milliseconds=40), clean)
+
+    assert (clean.waiting_milliseconds, noted.waiting_milliseconds) == (0, 40)
+    assert "waiting" not in heads.to_record(clean)
+    later = applied(heads.appended(clean, [summary(10)], nonce=NONCE, at=NOW), noted)
+    assert later.waiting == "40"
+    assert applied(heads.appended(later, [summary(11)], nonce=NONCE, at=NOW, removes_note=True), later) == replace(
+        applied(heads.appended(later, [summary(11)], nonce=NONCE, at=NOW), later), waiting=""
+    )
 
 
 def test_a_concurrent_append_makes_a_cleaned_head_dirty_again():

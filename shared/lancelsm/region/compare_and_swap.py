@@ -22,6 +22,7 @@ from lancelsm.region import manifest as manifests
 from lancelsm.region.catalog import Region
 from lancelsm.region.head import Head
 from lancelsm.region.manifest import Manifest, Superseded
+from lancelsm.registry import SwapUnknown
 
 Transition = Callable[[Manifest], Manifest | Superseded]
 
@@ -242,6 +243,8 @@ def _swap(region: Region, head: Head, staged: Staged, *, budget: Budget) -> Head
             if isinstance(outcome, Head):
                 return outcome
             now = region.head_after(outcome)
+            if isinstance(outcome, SwapUnknown):
+                cause = Unavailable(outcome.cause)
             if now.manifest_key == staged.key:  # guard: own manifest is recognised by its key
                 return now
             if now.manifest_version == manifest.version:
@@ -250,8 +253,9 @@ def _swap(region: Region, head: Head, staged: Staged, *, budget: Budget) -> Head
                 return now if _was_published(region, staged) else None  # guard: own manifest is recognised if published
         except (Unavailable, Invalid) as error:  # the outcome of the swap is still unknown
             cause = error
+    last = "" if cause is None else f" ({cause.message})"
     raise Ambiguous(
-        "the manifest may or may not be committed: the registry gave no conclusive answer",
+        f"the manifest may or may not be committed: the registry gave no conclusive answer{last}",
         remedy="Run the command again: it detects whether the first run succeeded",
         **region.where,
     ) from cause

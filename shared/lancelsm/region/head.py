@@ -25,12 +25,14 @@ NO_OWNER = ""  # the owner of a sealed region
 _NO_EPOCH = Epoch(0)
 _OWNER_MAX_LENGTH = 100
 _MAX_QUEUES = 4
+_NOTE_DIGITS = 10
 SINCE_UNKNOWN = "0"
 
 _TEXT_FIELDS = frozenset(
-    {"owner", "nonce", "manifest_key", "manifest_nonce", "dirty", "stopped", "status", "entry_setsum", "source"}
+    {"owner", "nonce", "manifest_key", "manifest_nonce", "status", "entry_setsum", "source"}
+    | {"dirty", "stopped", "waiting"}
 )
-_OPTIONAL_FIELDS = ("dirty", "stopped")  # absent from the record if they are empty
+_OPTIONAL_FIELDS = ("dirty", "stopped", "waiting")  # absent from the record if they are empty
 _EMPTY = dict.fromkeys(_OPTIONAL_FIELDS, "")
 _REASON_MAX_LENGTH = 200  # a head stays below 1 KB
 _POSITION_FIELDS = frozenset({"next_position", "first_position"})
@@ -108,7 +110,8 @@ class Head:
     gone; `manifest_key` names the staged manifest; `manifest_epoch` < `epoch` means that a claim is unfinished.
     Advisory: `merged` is the newest generation that mergers have reported as merged; `dirty` is the time (Unix seconds
     as text) since which the base has lagged, empty if it does not lag; `stopped` says why the region takes no rows for
-    now (`region.drift`), empty if it takes rows.
+    now (`region.drift`), empty if it takes rows; `waiting` is the note of a writer that waits for its turn
+    (`wal.waiting`): for how many milliseconds others should hold back, as text; empty without a note.
     """
 
     epoch: Epoch
@@ -130,6 +133,7 @@ class Head:
     merged: Generation
     dirty: str = ""
     stopped: str = ""
+    waiting: str = ""
     format: int = FORMAT
 
     @property
@@ -142,6 +146,11 @@ class Head:
             applied_sequences=self.applied_sequences,
             epoch=self.epoch,
         )
+
+    @property
+    def waiting_milliseconds(self) -> int:
+        """The number in the note of a waiting writer; 0 without a note."""
+        return int(self.waiting) if self.waiting.isdecimal() and len(self.waiting) < _NOTE_DIGITS else 0
 
     def applied(self, queue: str) -> int:
         """Return the highest sequence number of a queue that is in the log; 0 if the log has no rows from it."""
@@ -222,13 +231,14 @@ def created(head: Head) -> Swap:
     return Swap(expect=None, change=to_record(head))
 
 
-def appended(head: Head, entries: Sequence[Summary], *, nonce: Nonce, at: float) -> Swap:
+def appended(head: Head, entries: Sequence[Summary], *, nonce: Nonce, at: float, removes_note: bool = False) -> Swap:
     """Commit the next entries of the log, all or none.
 
     The swap depends on epoch and position only, so it does not conflict with concurrent manifest commits.
 
     Args:
         at: the current time in Unix seconds.
+        removes_note: remove the note of a waiting writer.
 
     Raises:
         ValueError: the entries do not follow this head in its epoch (a bug of the caller).
@@ -253,8 +263,14 @@ def appended(head: Head, entries: Sequence[Summary], *, nonce: Nonce, at: float)
             "source": _sequences_text(totals.applied_sequences),
             "nonce": nonce,
             "dirty": head.dirty or str(int(at)),  # always written: a concurrent `cleaned` may have removed it
+            **({"waiting": None} if removes_note else {}),
         },
     )
+
+
+def noted(head: Head, *, milliseconds: int) -> Swap:
+    """Ask other writers of the owner to hold back this long before their next append. Advisory: see `wal.waiting`."""
+    return Swap(expect={"epoch": head.epoch}, change={"waiting": str(milliseconds)})
 
 
 def claimed(head: Head, *, owner: str, nonce: Nonce) -> Swap:

@@ -9,6 +9,7 @@ from lancelsm.region.head import Head
 from lancelsm.wal.claim import finish_claim
 from lancelsm.wal.entry import Draft
 from lancelsm.wal.slot import Appended, contended, try_slot
+from lancelsm.wal.waiting import Waiter
 
 
 def append(region: Region, draft: Draft, *, owner: str, held: Head | None = None) -> Appended:
@@ -41,7 +42,12 @@ def append(region: Region, draft: Draft, *, owner: str, held: Head | None = None
 
 
 def append_after(
-    region: Region, next_draft: Callable[[Head], Draft | None], *, owner: str, held: Head | None = None
+    region: Region,
+    next_draft: Callable[[Head], Draft | None],
+    *,
+    owner: str,
+    held: Head | None = None,
+    removes_note: bool = False,
 ) -> Appended | Head:
     """Append a draft that depends on the entries before it.
 
@@ -49,6 +55,7 @@ def append_after(
         next_draft: gets a head and returns the draft to append right after the entries that this head has committed,
             or None if there is nothing to append. It is called again for each newer head. The committed entry follows
             exactly the head of the last call.
+        removes_note: the append also removes the note of a waiting writer: this writer has held back for it.
 
     Returns:
         The same as `append`, or the head for which there was nothing to append.
@@ -57,16 +64,21 @@ def append_after(
     """
     budget = region.context.budget()
     head = held or region.head()
+    waiter = Waiter(region)
     for _ in budget.attempts():
-        check_writable(region, head, owner=owner)
-        check_not_stopped(region, head)
-        if head.manifest_epoch < head.epoch:  # guard: claim is finished before an append
-            head = finish_claim(region, head, owner=owner)
-        draft = next_draft(head)  # guard: draft is made for every new head
-        if draft is None:
-            return head
-        outcome = try_slot(region, draft, head, budget=budget)
-        if isinstance(outcome, Appended):
-            return outcome
-        head = outcome
+        again: Head | None = head
+        while again is not None:
+            head = again
+            check_writable(region, head, owner=owner)
+            check_not_stopped(region, head)
+            if head.manifest_epoch < head.epoch:  # guard: claim is finished before an append
+                head = finish_claim(region, head, owner=owner)
+            waiter.try_begins()
+            draft = next_draft(head)  # guard: draft is made for every new head
+            if draft is None:
+                return head
+            outcome = try_slot(region, draft, head, budget=budget, removes_note=removes_note or waiter.noted)
+            if isinstance(outcome, Appended):
+                return outcome
+            head, again = outcome, waiter.head_after_loss(outcome)
     raise contended(region, head.next_position)

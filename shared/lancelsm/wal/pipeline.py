@@ -22,7 +22,7 @@ from lancelsm.region.catalog import Region, check_not_stopped, check_writable
 from lancelsm.region.head import Head, Summary
 from lancelsm.wal.claim import claim, claim_held
 from lancelsm.wal.entry import Draft, Encoded, encode
-from lancelsm.wal.slot import Appended, advance_head, ambiguous, contended, put_entry, resolve_outcome
+from lancelsm.wal.slot import Appended, advance_head, ambiguous, contended, put_entry, resolve_outcome, with_cause
 
 
 def _running() -> Future[Summary]:
@@ -176,7 +176,7 @@ class Pipeline:
                 return
             if now.epoch != first.epoch or now.next_position > first.position:
                 raise self._why_superseded(now, ready[0])
-        raise ambiguous(region, first.position, "the registry gave no conclusive answer") from cause
+        raise ambiguous(region, first.position, with_cause("the registry gave no conclusive answer", cause)) from cause
 
     def _committed(self, entries: Sequence[Encoded], now: Head) -> list[Encoded]:
         """Return the leading entries that are committed under this head, for a swap that was lost or got no reply."""

@@ -21,6 +21,7 @@ from lancelsm.wal.claim import claim, claim_held, create_region
 from lancelsm.wal.entry import Draft, draft
 from lancelsm.wal.pipeline import Pipeline
 from lancelsm.wal.slot import Appended
+from lancelsm.wal.waiting import hold_back
 
 
 def find_or_create_region(target: WriteTarget, values: RegionValues) -> tuple[Region, Head]:
@@ -116,7 +117,12 @@ class RegionWriter:
                 self._unclaimed = False
             self._held = self._wait_for_base(self._held)
             try:
-                outcome = append_after(self.region, next_draft, owner=self._owner, held=self._held)
+                has_note = bool(self._held.waiting)
+                if has_note:
+                    self._held = hold_back(self.region, self._held)
+                outcome = append_after(
+                    self.region, next_draft, owner=self._owner, held=self._held, removes_note=has_note
+                )
             except BaseException:
                 self._held = None
                 raise

@@ -40,13 +40,16 @@ class _SlotObject:
     object: Object
 
 
-def try_slot(region: Region, draft: Draft, head: Head, *, budget: Budget, fencing: bool = False) -> Appended | Head:
+def try_slot(
+    region: Region, draft: Draft, head: Head, *, budget: Budget, fencing: bool = False, removes_note: bool = False
+) -> Appended | Head:
     """Try to append a draft at the next position of this head.
 
     Args:
         head: may be stale.
         fencing: the draft is the fence of an unfinished claim. No writer appends in this epoch before the claim is
             finished, so an object that no lancelsm writer put there may be replaced.
+        removes_note: the append also removes the note of a waiting writer from the head.
 
     Returns:
         The acknowledged entry; or a newer head to start again from, and then the draft is not in the log.
@@ -61,7 +64,7 @@ def try_slot(region: Region, draft: Draft, head: Head, *, budget: Budget, fencin
         nonce=region.context.ids.nonce(),
     )
     outcome = put_entry(region, entry, budget=budget, fencing=fencing)
-    return _commit(region, entry, head, budget=budget) if outcome is None else outcome
+    return _commit(region, entry, head, budget=budget, removes_note=removes_note) if outcome is None else outcome
 
 
 def put_entry(region: Region, entry: Encoded, *, budget: Budget, fencing: bool = False) -> Appended | Head | None:
@@ -98,7 +101,7 @@ def put_entry(region: Region, entry: Encoded, *, budget: Budget, fencing: bool =
                 replacing = found.object.etag
     except (Unavailable, Invalid) as error:
         if maybe_written:  # guard: refusal proves nothing about an earlier put
-            raise ambiguous(region, position, "the store gave no conclusive answer") from error
+            raise ambiguous(region, position, with_cause("the store gave no conclusive answer", error)) from error
         raise
     if maybe_written:
         raise ambiguous(region, position, "the store gave no conclusive answer")
@@ -152,16 +155,19 @@ def resolve_conflict(
     return outcome if isinstance(outcome, Head) else region.head_after(outcome)
 
 
-def _commit(region: Region, entry: Encoded, head: Head, *, budget: Budget) -> Appended | Head:
+def _commit(region: Region, entry: Encoded, head: Head, *, budget: Budget, removes_note: bool) -> Appended | Head:
     """Advance the head past our object, then acknowledge it. The object is at its position already."""
     position = entry.summary.position
     cause: LsmError | None = None
     for _ in budget.attempts():
         try:
-            step = heads.appended(head, [entry.summary], nonce=entry.nonce, at=region.context.clock.now())
+            now_at = region.context.clock.now()
+            step = heads.appended(head, [entry.summary], nonce=entry.nonce, at=now_at, removes_note=removes_note)
             outcome = advance_head(region, step)
             if isinstance(outcome, Head):
                 return Appended(summary=entry.summary, head=outcome)
+            if isinstance(outcome, registry.SwapUnknown):
+                cause = Unavailable(outcome.cause)
             now = region.head_after(outcome)
             if now.next_position > position:  # guard: position is compared after a lost swap
                 return resolve_outcome(region, entry)
@@ -170,7 +176,7 @@ def _commit(region: Region, entry: Encoded, head: Head, *, budget: Budget) -> Ap
             head = now
         except (Unavailable, Invalid) as error:  # the outcome of the swap is still unknown
             cause = error
-    raise ambiguous(region, position, "the registry gave no conclusive answer") from cause
+    raise ambiguous(region, position, with_cause("the registry gave no conclusive answer", cause)) from cause
 
 
 def advance_head(region: Region, step: Swap) -> Head | SwapLost | registry.SwapUnknown:
@@ -252,10 +258,15 @@ def read_slot(region: Region, position: Position) -> _SlotObject | None:
         return _SlotObject(entry=None, object=found)
 
 
+def with_cause(why: str, cause: LsmError | None) -> str:
+    """Return why an outcome is unknown, with the message of the last error."""
+    return why if cause is None else f"{why} ({cause.message})"
+
+
 def contended(region: Region, position: Position) -> Contended:
     return Contended(
         "other writers were faster until the retry budget was spent",
-        remedy="Nothing was written: retry, or write fewer and larger batches",
+        remedy="Nothing was written: retry, or let fewer writers write at the same time",
         **region.where,
         position=position,
     )
