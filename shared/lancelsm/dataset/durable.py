@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 
+from lancelsm.common.full_disk import means_full, no_room
 from lancelsm.common.layout import PRIVATE
 from lancelsm.errors import Corrupt, Unavailable
 from lancelsm.objects.open import local_path
@@ -33,6 +34,8 @@ def make_durable(uri: str) -> None:
     except FileNotFoundError as gone:
         raise Corrupt("a file was removed before it was durable", remedy="Retry", object=gone.filename) from gone
     except OSError as failed:
+        if means_full(failed):
+            raise no_room(f"files can't be made durable: {failed.strerror}", object=uri) from failed
         raise Unavailable(f"files can't be made durable: {failed}", object=uri) from failed
 
 

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 import pyarrow as pa
 from lance.commit import CommitConflictError
 
+from lancelsm.common.full_disk import no_room, says_full
 from lancelsm.errors import Contended, Corrupt, Invalid, LsmError, Unavailable
 
 _CONFLICT = re.compile(r"commit conflict|incompatible transaction|stale sstable", re.IGNORECASE)
@@ -67,7 +68,7 @@ def native_errors(doing: str, *, reading: Carried | None = None, **where: str) -
         Contended: another commit came first.
         Invalid: the store denies access, or the input doesn't fit.
         Corrupt: a file is missing or unreadable.
-        Unavailable: the store did not answer. A commit may have been applied.
+        Unavailable: the store did not answer, or the disk is full. A commit may have been applied.
     """
     try:
         yield
@@ -117,6 +118,8 @@ def translated(cause: Exception, *, doing: str, **where: str) -> LsmError | None
     """Translate an error of Lance; None if it is not an error of Lance."""
     text = text_of(cause)
     reason = f"{doing}: {text}"
+    if says_full(text):
+        return no_room(reason, **where)
     if isinstance(cause, CommitConflictError) or _CONFLICT.search(text):
         return Contended(reason, **where)
     if (refused := _access_problem(text, doing, where)) is not None:
@@ -133,6 +136,8 @@ def translated(cause: Exception, *, doing: str, **where: str) -> LsmError | None
 def _read_error(cause: Exception, doing: str, where: Mapping[str, str]) -> LsmError:
     text = text_of(cause)
     reason = f"{doing}: {text}"
+    if says_full(text):
+        return no_room(reason, **where)
     if (refused := _access_problem(text, doing, where)) is not None:
         return refused
     damage = _GONE.search(text) or _UNREADABLE.search(text) or _INPUT.search(text)

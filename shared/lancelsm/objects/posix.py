@@ -14,11 +14,11 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
+from lancelsm.common.full_disk import means_full, no_room
 from lancelsm.errors import Invalid, LsmError, Unavailable
 
 Fsync = Callable[[int], None]
 
-_NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 _NO_ACCESS = (errno.EACCES, errno.EPERM, errno.EROFS)
 _NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)
 
@@ -99,8 +99,8 @@ def _refused(take: Callable[[], object]) -> bool:
 def to_lsm_error(error: OSError, path: str) -> LsmError:
     """Translate an error of the file system; the result names the path."""
     reason = error.strerror or str(error)
-    if error.errno in _NO_ROOM:
-        return Unavailable(f"no room: {reason}", remedy="Free space on the file system", path=path)
+    if means_full(error):
+        return no_room(reason, path=path)
     if error.errno in _NO_ACCESS:
         return Invalid(f"no access: {reason}", remedy="Grant this user read and write access", path=path)
     if error.errno in _NO_LOCKS:

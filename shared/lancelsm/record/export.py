@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lancelsm.common.full_disk import no_room, says_full
 from lancelsm.errors import Invalid
 from lancelsm.record.admission import with_children
 from lancelsm.record.casts import as_schema, storage_type
@@ -68,6 +69,8 @@ def _replacing(file: Path) -> Iterator[Path]:
         partial.replace(file)
     except (OSError, pa.ArrowException) as error:
         reason = str(error).partition("\n")[0]
+        if says_full(reason):
+            raise no_room(f"{file} can't be written: {reason}", file=str(file)) from error
         is_of_system = getattr(error, "errno", None) is not None  # not of the format
         remedy = "" if is_of_system else "Write JSON lines or Arrow, or leave the column out"
         raise Invalid(f"{file} can't be written: {reason}", remedy=remedy, file=str(file)) from error

@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 from lancelsm.common.layout import Key, Nonce, lease_key
-from lancelsm.errors import Contended, Corrupt, LsmError
+from lancelsm.errors import Contended, Corrupt, LsmError, Unavailable
 from lancelsm.region.catalog import TableContext
 from lancelsm.registry import Record, SwapApplied, SwapUnknown, number, text
 
@@ -50,6 +50,7 @@ def lease(context: TableContext, name: str) -> Iterator[None]:
 
 
 def _take(context: TableContext, key: Key, holder: Nonce, name: str) -> int:
+    unknown = ""
     for _ in context.budget().attempts():
         try:
             found = _read(context, key)
@@ -67,9 +68,13 @@ def _take(context: TableContext, key: Key, holder: Nonce, name: str) -> int:
         version = found.version + 1 if found else 1
         change = _record(context, holder, version)
         expect = {"version": version - 1} if found else None
-        if not isinstance(context.registry.swap(key, expect=expect, change=change), SwapApplied):
-            continue  # lost or unknown: the next read shows the holder
-        return version
+        outcome = context.registry.swap(key, expect=expect, change=change)
+        if isinstance(outcome, SwapApplied):
+            return version
+        # Lost or unknown: the next read shows the holder.
+        unknown = outcome.cause if isinstance(outcome, SwapUnknown) else ""
+    if unknown:
+        raise Unavailable(f"the lease {name!r} can't be taken: {unknown}", table=context.uri)
     raise Contended(f"other processes kept taking the lease {name!r}", remedy="Retry", table=context.uri)
 
 

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from lancelsm.common.full_disk import is_full, no_room
 from lancelsm.common.json_text import parse_json
 from lancelsm.common.layout import LOCK, Key
 from lancelsm.errors import Corrupt, Invalid, LsmError, Unavailable
@@ -67,7 +68,7 @@ class SqliteRegistry:
     """Records in the file at `path`. The first swap creates it; reads do not.
 
     Safe between threads and processes: a forked child opens its own connection. A swap returns `SwapUnknown` only if a
-    commit failed. If the file stays busy, `Unavailable` is raised, and nothing was written.
+    commit failed. If the file stays busy or the disk is full, `Unavailable` is raised, and nothing was written.
 
     Args:
         path: the file; its directory is created with it.
@@ -154,7 +155,10 @@ class SqliteRegistry:
                 connection.execute("COMMIT")
             except sqlite3.Error as error:
                 self.close()
-                return SwapUnknown(cause=f"commit to {self._path} failed: {error}")
+                if _code(error) == sqlite3.SQLITE_FULL:  # a page was not written, so the log has no such commit
+                    raise
+                full = ", and the disk is full" if is_full(self._path) else ""
+                return SwapUnknown(cause=f"commit to {self._path} failed{full}: {error}")
             self._checkpoint(connection)
             return SwapApplied(record=new)
 
@@ -227,7 +231,7 @@ class SqliteRegistry:
                 connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
 
     def _translated(self, error: sqlite3.Error) -> LsmError:
-        code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+        code = _code(error)
         if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
             return Unavailable(
                 f"the registry was busy for {self._busy_seconds:g} s; nothing was written",
@@ -243,8 +247,8 @@ class SqliteRegistry:
                 "run `lancelsm registry rebuild`",
                 path=self._path,
             )
-        if code == sqlite3.SQLITE_FULL:
-            return Unavailable("no room for the registry", remedy="Free space on the file system", path=self._path)
+        if code == sqlite3.SQLITE_FULL or (code == sqlite3.SQLITE_IOERR and is_full(self._path)):
+            return no_room(f"the registry can't be used: {error}", path=self._path)
         if code in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM):
             return Invalid(
                 f"no access to the registry: {error}",
@@ -252,6 +256,10 @@ class SqliteRegistry:
                 path=self._path,
             )
         return Unavailable(f"the registry failed: {error}", remedy="Check the disk", path=self._path)
+
+
+def _code(error: sqlite3.Error) -> int:
+    return int(getattr(error, "sqlite_errorcode", 0)) & 0xFF
 
 
 def _read(connection: sqlite3.Connection, key: Key) -> Record | None:
