@@ -33,7 +33,8 @@ def _base(
 
 def _write(uri: Path, number: int, schema: TableSchema, rows: list[dict[str, Any]], version: str = "2.2") -> str:
     at = oracle.fresh_generation(uri, number)
-    write_generation(uri=at, rows=oracle.stored(schema, rows), schema=schema, data_storage_version=version)
+    table = oracle.stored(schema, rows)
+    write_generation(uri=at, keys=table, rows=table.to_batches(), schema=schema, data_storage_version=version)
     return at
 
 
@@ -97,7 +98,7 @@ def test_lance_reads_our_generation_with_many_index_pages(tmp_path: Path) -> Non
         [pc.multiply(order, 3), order.cast(pa.utf8()), pc.equal(pc.bit_wise_and(order, 1), 1)], schema=schema.stored
     )
     at = oracle.fresh_generation(tmp_path, 1)
-    write_generation(uri=at, rows=table, schema=schema, data_storage_version="2.2")
+    write_generation(uri=at, keys=table, rows=table.to_batches(), schema=schema, data_storage_version="2.2")
 
     found = {row["id"]: row["val"] for row in oracle.scan(tmp_path).to_pylist()}
 

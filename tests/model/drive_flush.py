@@ -11,6 +11,7 @@ import pyarrow as pa
 from lancelsm.common.layout import Position, generation_number
 from lancelsm.common.setsum import Setsum
 from lancelsm.compaction.flush import Stored, flush
+from lancelsm.compaction.fold import FoldedRows
 from lancelsm.errors import Fenced
 from lancelsm.record.schema import TableSchema
 from lancelsm.region import manifest as manifests
@@ -69,16 +70,16 @@ class FlushDriver:
         commit(region, partial(manifests.with_epoch, epoch=epoch, last_seen=Position(0)))
 
     def _flush(self, stepped: SteppedRegion, region: Region, name: str) -> None:
-        def write(key: str, rows: pa.Table, *_: object) -> Stored:
-            ids = rows.column("id").to_pylist()
+        def write(key: str, rows: FoldedRows) -> Stored:
+            ids = [row for batch in rows.batches() for row in batch.column("id").to_pylist()]
             directory = key.rpartition("/")[2]
             stepped.notes[directory] = commits.Generation(generation_number(directory), min(ids), max(ids), name)
             assert sorted(ids) == list(range(min(ids), max(ids) + 1))
             stepped.notes[name] = directory
-            return Stored(bytes=rows.nbytes, file_setsum=Setsum.ZERO)
+            return Stored(file_setsum=Setsum.ZERO)
 
         done = flush(region, TABLE_SCHEMA, write=write, rows_max=100, bytes_max=1_000_000)
-        stepped.results.append((stepped.notes[name], "dead" if done is None else "done"))
+        stepped.results.append((stepped.notes[name], "done" if done else "dead"))
 
     def expected_calls(self, state: commits.State) -> Mapping[str, frozenset[str]]:
         appender = state.appender

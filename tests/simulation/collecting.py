@@ -23,6 +23,7 @@ from lancelsm.common.layout import (
 from lancelsm.common.setsum import Setsum
 from lancelsm.common.settings import Settings
 from lancelsm.compaction.flush import Stored, flush
+from lancelsm.compaction.fold import FoldedRows
 from lancelsm.errors import Contended, Corrupt, Unavailable
 from lancelsm.gc import base, base_check, collect
 from lancelsm.gc.collect import Collected
@@ -67,16 +68,19 @@ class TableEnv:
     def flush(self, region: Region | None = None, *, rows_max: int = 2) -> FlushedGeneration | None:
         region = region or self.region("flusher")
 
-        def write(key: str, rows: pa.Table, setsum: Setsum) -> Stored:
+        def write(key: str, folded: FoldedRows) -> Stored:
+            rows = pa.Table.from_batches(folded.batches(), self.schema.stored)
+            setsum = folded.setsum
             for name, body in zip(FILES, self._bodies(rows, setsum), strict=True):
                 if not isinstance(region.context.objects.create(f"{key}/{name}", body), Written):
                     raise Unavailable("a generation could not be written", object=key)
             for name in FILES:
                 if region.context.objects.get(f"{key}/{name}") is None:
                     raise Corrupt("an object that was just written is missing", object=key)
-            return Stored(bytes=len(rows), file_setsum=setsum)
+            return Stored(file_setsum=setsum)
 
-        return flush(region, self.schema, write=write, rows_max=rows_max, bytes_max=1 << 30)
+        made = flush(region, self.schema, write=write, rows_max=rows_max, bytes_max=1 << 30)
+        return made[-1] if made else None
 
     def _bodies(self, rows: pa.Table, setsum: Setsum) -> tuple[bytes, bytes]:
         """Return the bodies of a generation's files."""

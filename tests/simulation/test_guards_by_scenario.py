@@ -7,20 +7,22 @@ from __future__ import annotations
 
 import contextlib
 import io
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import pyarrow as pa
 import pytest
 
 from lancelsm.admin.rebuild import rebuild
-from lancelsm.compaction import flush
+from lancelsm.common.layout import Position, wal_entry
+from lancelsm.compaction import fold
 from lancelsm.compaction import plan as planning
 from lancelsm.dataset import base_rows
 from lancelsm.errors import Corrupt
 from lancelsm.region import catalog
+from lancelsm.region.compare_and_swap import newest
 from lancelsm.wal import claim
 from tests.simulation import append_scenarios, claim_scenarios, region_creation_scenarios
 from tests.simulation.environment import OWNER, RIVAL, Environment, raised
@@ -93,19 +95,36 @@ def rebuilt_after_a_crash(_: Path) -> None:
 # Flush
 
 
-def losing_a_row(path: Path) -> None:
-    """The fold of a flush loses a row. A read must still return all rows."""
+def changing_a_row(path: Path) -> None:
+    """A flush changes a row while it gathers the rows. A read must still return the rows that were written."""
     table = tables.create(path)
     table.upsert([row_of(1), row_of(2)])
-    fold = flush.fold
+    gathered = fold.gathered
 
-    def folded_short(*arguments: Any) -> Any:
-        found = fold(*arguments)
-        return replace(found, rows=found.rows.slice(1))
+    def gathered_wrong(*arguments: Any, **options: Any) -> Any:
+        for found in gathered(*arguments, **options):
+            wrong = pa.array(["wrong"] * found.num_rows)
+            yield found.set_column(1, found.schema.field(1), wrong)
 
-    with mock.patch.object(flush, "fold", folded_short), contextlib.suppress(Corrupt):
+    with mock.patch.object(fold, "gathered", gathered_wrong), contextlib.suppress(Corrupt):
         table.flush()
     assert rows_of(table) == [row_of(1), row_of(2)]
+
+
+def replaced_last_entry(path: Path) -> None:
+    """The last entry of a log is replaced by one of another table. The flush of the log must commit nothing."""
+    table, other = (tables.create(one, settings={"flush_rows": 1}) for one in (path, path / "other"))
+    for one, first in ((table, 0), (other, 10)):
+        for key in range(first, first + 3):
+            one.upsert([row_of(key)])
+    last, theirs = (
+        Path(one.uri) / wal_entry(found.id, Position(3)) for one in (table, other) for found in one.regions()
+    )
+    last.write_bytes(theirs.read_bytes())
+    with pytest.raises(Corrupt):
+        table.flush()
+    (region,) = table.regions()
+    assert newest(region, region.head())[1].generations == ()
 
 
 # Merges
@@ -244,7 +263,11 @@ GUARDS: dict[str, tuple[list[Edit], Scenario]] = {
     # Flush
     "a flush checks that no row of its entries is lost": (
         [without("flush loses no row")],
-        losing_a_row,
+        changing_a_row,
+    ),
+    "a flush commits no generation of a log that is not proven": (
+        [changed("generations of an unproven log are not committed", "return True")],
+        replaced_last_entry,
     ),
     # Merge
     "heads are read before the base": (
@@ -309,8 +332,9 @@ OWN = (
     claimed_without_an_answer,
     collected_between,
     created_after_a_crash,
-    losing_a_row,
+    changing_a_row,
     rebuilt_after_a_crash,
+    replaced_last_entry,
 )
 
 

@@ -32,7 +32,7 @@ def stored_rows(schema: TableSchema, *rows: dict[str, Any]) -> pa.Table:
 
 
 def write(path: Path, schema: TableSchema, rows: pa.Table, version: str = "2.2") -> str:
-    write_generation(uri=str(path), rows=rows, schema=schema, data_storage_version=version)
+    write_generation(uri=str(path), keys=rows, rows=rows.to_batches(), schema=schema, data_storage_version=version)
     return str(path)
 
 

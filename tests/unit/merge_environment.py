@@ -107,7 +107,13 @@ class Environment:
         path = generation_path(region, generation_name(generation, Nonce(self.ids.nonce())))
         schema = self.base().schema
         stored_table = pa.Table.from_pylist(stored, schema=schema.stored)
-        write_generation(uri=f"{self.uri}/{path}", rows=stored_table, schema=schema, data_storage_version="2.2")
+        write_generation(
+            uri=f"{self.uri}/{path}",
+            keys=stored_table,
+            rows=stored_table.to_batches(),
+            schema=schema,
+            data_storage_version="2.2",
+        )
         self.pending[region].append((generation, path))
         sums = Sums(rows=row_setsum(stored_table), files=sum_files(self.objects, path).setsum)
         self.sums.setdefault(region, {})[generation] = sums

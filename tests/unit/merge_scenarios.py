@@ -47,9 +47,11 @@ def raise_fence_and_sweep(table: Environment) -> None:
 def flush_raw(table: Environment, rows: list[dict[str, object]], schema: pa.Schema) -> None:
     """Write a generation that no flush would write."""
     path = f"_mem_wal/{A}/0000000f_gen_1"
+    written = pa.Table.from_pylist(rows, schema=schema)
     write_generation(
         uri=f"{table.uri}/{path}",
-        rows=pa.Table.from_pylist(rows, schema=schema),
+        keys=written,
+        rows=written.to_batches(),
         schema=table.base().schema,
         data_storage_version="2.2",
     )

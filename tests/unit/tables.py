@@ -12,7 +12,7 @@ import pyarrow as pa
 import lancelsm
 from lancelsm.common.clock import Clock, SeededIds
 from lancelsm.common.layout import Position
-from lancelsm.objects import Body, ObjectStore, PreconditionFailed, WriteUnknown, Written
+from lancelsm.objects import Body, Object, ObjectStore, PreconditionFailed, WriteUnknown, Written
 from lancelsm.objects.filesystem import LocalStore
 from lancelsm.region.catalog import Region
 from lancelsm.region.handle import Ports
@@ -101,6 +101,19 @@ def generation_paths(path: Path) -> list[Path]:
 def merged(rows: Iterable[Row], *, key: str = "id") -> list[Row]:
     """The last row of each key, in key order."""
     return [found for _, found in sorted({row[key]: row for row in rows}.items())]
+
+
+class CountingStore(LocalStore):
+    """A store that notes which entries of logs are read."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self.entries: list[str] = []
+
+    def get(self, key: str) -> Object | None:
+        if "/wal/" in key:
+            self.entries.append(key)
+        return super().get(key)
 
 
 class Gate(LocalStore):

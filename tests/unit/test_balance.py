@@ -291,7 +291,9 @@ def test_a_merge_refuses_a_generation_with_other_rows(tmp_path: Path, values: li
     (generation,) = generation_paths(tmp_path)
     shutil.rmtree(generation)
     other = upserts([row(key, value) for key, value in enumerate(values)], schema=table.config.schema)
-    write_generation(uri=str(generation), rows=other, schema=table.config.schema, data_storage_version="2.1")
+    write_generation(
+        uri=str(generation), keys=other, rows=other.to_batches(), schema=table.config.schema, data_storage_version="2.1"
+    )
 
     with pytest.raises(Corrupt, match="not those that were flushed") as caught:
         table.merge(engine="inprocess")
@@ -327,7 +329,9 @@ def test_a_merge_checks_the_sum_of_a_generation_with_tombstones_only(tmp_path: P
     (_, generation) = sorted(generation_paths(tmp_path), key=lambda path: path.name.rpartition("_")[2])
     shutil.rmtree(generation)
     other = deletes([2], schema=table.config.schema)
-    write_generation(uri=str(generation), rows=other, schema=table.config.schema, data_storage_version="2.1")
+    write_generation(
+        uri=str(generation), keys=other, rows=other.to_batches(), schema=table.config.schema, data_storage_version="2.1"
+    )
 
     with pytest.raises(Corrupt, match="not those that were flushed") as caught:
         table.merge(engine="inprocess")
@@ -460,7 +464,7 @@ def test_a_generation_without_a_file_sum_is_checked_over_the_columns_that_it_was
     wide = TableSchema(columns=columns, primary_key=SCHEMA.primary_key)
     rows = upserts([{**row(1), "dropped": 7}], schema=wide)
     uri, sums = str(tmp_path / "generation"), Sums(rows=row_setsum(rows), files=None)
-    write_generation(uri=uri, rows=rows, schema=wide, data_storage_version="2.1")
+    write_generation(uri=uri, keys=rows, rows=rows.to_batches(), schema=wide, data_storage_version="2.1")
     merge_base = tasks.MergeBase(base=Base(uri=str(tmp_path), version=1), schema=SCHEMA)
     source = tasks.Source(region=RegionId("r"), generation=Generation(1), uri=uri, key="generation", sums=sums)
 
@@ -473,7 +477,7 @@ def test_the_row_sum_covers_every_batch_of_a_large_generation(tmp_path: Path) ->
     keys = pa.array(range(30_000))
     rows = upserts(pa.table({"id": keys, "v": keys.cast(pa.string())}), schema=SCHEMA)
     uri, right = str(tmp_path / "generation"), Sums(rows=row_setsum(rows), files=None)
-    write_generation(uri=uri, rows=rows, schema=SCHEMA, data_storage_version="2.1")
+    write_generation(uri=uri, keys=rows, rows=rows.to_batches(), schema=SCHEMA, data_storage_version="2.1")
     merge_base = tasks.MergeBase(base=Base(uri=str(tmp_path), version=1), schema=SCHEMA)
 
     for sums, holds in ((right, True), (changed(right, rows=Setsum.ZERO), False)):

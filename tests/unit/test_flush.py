@@ -11,15 +11,17 @@ import lance
 import pytest
 
 import lancelsm
+from lancelsm.common.room import Room
 from lancelsm.common.setsum import Setsum
-from lancelsm.compaction import flush as flushing
-from lancelsm.compaction import maintenance
-from lancelsm.errors import Corrupt
-from lancelsm.record.rowsum import row_setsum
+from lancelsm.compaction import fold, maintenance
+from lancelsm.errors import Corrupt, Unavailable
+from lancelsm.record.rowsum import row_setsums
 from lancelsm.region.compare_and_swap import newest
+from lancelsm.region.handle import Ports
 from lancelsm.table import Table
 from tests.simulation.faults import CRASH_AFTER, CRASH_BEFORE, Crash, FaultPlan
-from tests.unit.tables import create, faulty, generation_paths, merged, row, rows_of
+from tests.unit.peak import peak_megabytes
+from tests.unit.tables import CountingStore, create, faulty, generation_paths, merged, row, rows_of
 
 
 def manifest_of(table: Table) -> Any:
@@ -102,7 +104,7 @@ def test_a_generation_that_lost_rows_while_written_is_not_published(
     write = maintenance.write_generation
 
     def truncated(*, rows: Any, **options: Any) -> Any:
-        return write(rows=rows.slice(0, 1), **options)
+        return write(rows=[next(iter(rows)).slice(0, 1)], **options)
 
     monkeypatch.setattr(maintenance, "write_generation", truncated)
     with pytest.raises(Corrupt, match="1 rows, but 2 were written"):
@@ -120,13 +122,13 @@ def test_rows_that_differ_from_the_sum_of_their_entries_are_not_flushed(
     table = create(tmp_path)
     table.upsert([row(1), row(2)])
     table.upsert([row(2, "b")])
-    monkeypatch.setattr(flushing, "row_setsum", lambda rows: row_setsum(rows.slice(0, 1)))
+    monkeypatch.setattr(fold, "row_setsums", lambda rows, wins: row_setsums(rows.slice(0, 1), wins.slice(0, 1)))
 
     with pytest.raises(Corrupt, match="don't have the sum that its entries declare"):
         table.flush()
 
     monkeypatch.undo()
-    assert generation_paths(tmp_path) == []
+    assert manifest_of(table).generations == ()
     assert rows_of(table) == [row(1), row(2, "b")]
 
 
@@ -193,3 +195,88 @@ def test_a_flush_that_crashes_at_any_call_is_done_by_the_next_one(tmp_path: Path
         flushes += 1
         assert rows_of(table) == merged(written)
         assert [generation.generation for generation in manifest_of(table).generations] == list(range(1, flushes + 1))
+
+
+def test_a_flush_reads_each_entry_once_and_holds_one_generation(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = create(tmp_path, settings={"flush_rows": 2})
+    for key in range(10):
+        table.upsert([row(key)])
+    store = CountingStore(Path(table.uri))
+    held: list[int] = []
+    write = maintenance.write_generation
+
+    def counted(*, keys: Any, rows: Any, **options: Any) -> Any:
+        batches = list(rows)
+        held.append(sum(batch.num_rows for batch in batches))
+        return write(keys=keys, rows=batches, **options)
+
+    monkeypatch.setattr(maintenance, "write_generation", counted)
+    flushed = lancelsm.open(table.uri, ports=Ports(store=lambda *_: store, parallel=1)).flush()
+
+    assert [one.rows for one in flushed] == held == [2, 2, 2, 2, 2]
+    assert sorted(store.entries) == sorted(set(store.entries)), "no entry is read twice"
+    assert len(store.entries) == 10
+
+
+def test_generations_before_one_that_fails_are_committed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = create(tmp_path, settings={"flush_rows": 1})
+    for key in range(4):
+        table.upsert([row(key)])
+    write, calls = maintenance.write_generation, iter(range(10))
+
+    def fails_third(**options: Any) -> Any:
+        if next(calls) == 2:
+            raise Unavailable("the disk is full")
+        return write(**options)
+
+    monkeypatch.setattr(maintenance, "write_generation", fails_third)
+    with pytest.raises(Unavailable, match="the disk is full"):
+        table.flush()
+
+    monkeypatch.undo()
+    assert [one.rows for one in manifest_of(table).generations] == [1, 1]
+    assert [one.generation for one in table.flush()] == [3, 4]
+    assert rows_of(table) == [row(key) for key in range(4)]
+
+
+def test_regions_share_the_memory_of_a_flush(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Regions whose logs fit together are flushed at the same time, others one after the other."""
+    room = Room(100)
+    inside, most = [0], [0]
+    lock = threading.Lock()
+
+    def hold(size: int) -> None:
+        with room.taken(size):
+            with lock:
+                inside[0] += size
+                most[0] = max(most[0], inside[0])
+            threading.Event().wait(0.01)
+            with lock:
+                inside[0] -= size
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(hold, [40, 50, 60, 30, 20, 90, 100, 10]))
+    assert 0 < most[0] <= 100
+    hold(1000)
+    assert most[0] == 1000, "a larger share waits to be alone"
+
+
+@pytest.mark.long
+def test_a_log_of_three_gigabytes_is_flushed_with_little_memory(tmp_path: Path) -> None:
+    peak_megabytes(THREE_GIGABYTES, tmp_path / "t")
+
+    assert peak_megabytes("import sys; lancelsm.open(sys.argv[1]).flush()", tmp_path / "t") < 1000
+
+    assert sum(one.rows or 0 for one in manifest_of(lancelsm.open(tmp_path / "t")).generations) == 3_000_000
+
+
+THREE_GIGABYTES = """
+import sys, pyarrow as pa, numpy as np
+table = lancelsm.create(sys.argv[1], pa.schema([("id", pa.int64()), ("v", pa.string())]), primary_key="id")
+values = np.random.default_rng(1)
+for part in range(300):
+    ids = np.arange(part * 10_000, (part + 1) * 10_000)
+    table.upsert(pa.table({"id": ids, "v": [values.bytes(500).hex() for _ in ids]}))
+"""

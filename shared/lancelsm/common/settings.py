@@ -30,6 +30,7 @@ class Settings:
     flush_rows: int = 100_000
     flush_bytes: int = 64 << 20
     flush_age_seconds: float = 60.0
+    flush_memory_bytes: int = 256 << 20  # of log that the flushes of all regions hold together
     pending_generations_slow: int = 64
     pending_generations_stop: int = 256
     merge_generations: int = 8

@@ -75,7 +75,7 @@ def _round(handle: TableHandle, ages: _Ages, done: Ran, *, everything: bool, eng
     for status in read_status(handle).regions:
         if status.wal_rows and (everything or _flush_is_due(status, handle.settings, ages, now)):
             made = flush_region(handle, located[status.region])
-            done = replace(done, generations=done.generations + (made is not None))
+            done = replace(done, generations=done.generations + len(made))
     pending = [status for status in read_status(handle).regions if status.generations]
     if any(everything or _merge_is_due(status, handle.settings, ages, now) for status in pending):
         merged = merge_table(handle, engine=engine)

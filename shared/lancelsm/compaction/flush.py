@@ -1,185 +1,232 @@
-"""Flush: write committed WAL entries as one generation and commit the manifest that lists it.
+"""Flush: write committed WAL entries as generations and commit the manifests that list them.
 
 In an AWS deployment the function named `compaction` runs this module. `writer_flush` only appends, despite its name.
 
-A flush commits only if the manifest still has the replay point and the generation number of its plan. It recognises its
-own earlier commit by the generation's directory in the manifest. Generations are flushed in order: after a failed flush
-the next one takes the same number. Spec: lance-memwal, "Flushed MemTable". Model: tests/model/head_commits.py.
+A flush reads each entry of the tail once, and cuts the tail into generations while it reads. It holds the rows of one
+generation at a time. Only the end of the tail proves that the entries are the committed ones. So the generations are
+written first, and their manifests are committed, in order, after all entries were read.
+
+A manifest is committed only if the one before it has the replay point and the generation number of its plan. The flush
+recognises its own earlier commit by the generation's directory in the manifest. After a failed flush the next one takes
+the same numbers. Spec: lance-memwal, "Flushed MemTable". Model: tests/model/head_commits.py.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-
-import pyarrow as pa
+from functools import partial
 
 from lancelsm.common.layout import Generation, Position, generation_name, generation_path
 from lancelsm.common.setsum import Setsum
-from lancelsm.errors import Contended, Corrupt, LsmError, error_context
-from lancelsm.record.key import fold
+from lancelsm.compaction.fold import FoldedRows
+from lancelsm.errors import LsmError, error_context
 from lancelsm.record.rowsum import row_setsum
 from lancelsm.record.schema import TableSchema
 from lancelsm.region import manifest as manifests
 from lancelsm.region.catalog import Region
 from lancelsm.region.compare_and_swap import commit, newest
 from lancelsm.region.head import LogTotals
-from lancelsm.region.manifest import FlushedGeneration, FlushedRange, GenerationIndexes, Manifest, Superseded
+from lancelsm.region.manifest import (
+    FlushedGeneration,
+    FlushedRange,
+    GenerationIndexes,
+    IndexesChanged,
+    Manifest,
+    Superseded,
+)
 from lancelsm.wal.entry import Entry
-from lancelsm.wal.replay import stored_rows, tail
+from lancelsm.wal.replay import LogCollected, stored_rows, stream_tail
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stored:
-    """A written generation: bytes of the rows in memory, setsum of the data files, setsum of the bloom filter.
+    """A written generation: the setsum of its files, and that of its bloom filter.
 
     `index_number` is the number of the wanted list of indexes that it was built for.
     """
 
-    bytes: int
     file_setsum: Setsum
     bloom_setsum: Setsum | None = None  # None: no bloom filter
     index_number: int = 0
     indexes: GenerationIndexes | None = None
 
 
-Write = Callable[[str, pa.Table, Setsum], Stored]
+Write = Callable[[str, FoldedRows], Stored]
 """Write rows as a generation at a key, then sum its files, then read the rows back and compare their setsum."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FlushPlan:
-    """What one flush will write. Valid only while the manifest has the same replay point and generation number."""
+class _Cut:
+    """The entries of one generation, and the totals of the log before and after them."""
 
-    generation: Generation
-    after: Position  # the last position that is already in a generation
-    entries: tuple[Entry, ...]  # the entries of the generation, from `after` + 1
-    before: LogTotals  # totals of the log through `after`
-
-    @property
-    def through(self) -> Position:
-        return self.entries[-1].summary.position
-
-    @property
-    def at_end(self) -> LogTotals:
-        """Totals of the log through the last entry of the plan."""
-        return self.before.after(entry.summary for entry in self.entries)
+    entries: list[Entry]
+    before: LogTotals
+    after: LogTotals
 
 
-def plan_flush(manifest: Manifest, entries: Sequence[Entry], *, rows_max: int, bytes_max: int) -> FlushPlan | None:
-    """Take entries from the start of the tail up to either limit, but always at least one entry with rows.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Written:
+    """A generation that is written but not committed, and the totals of the log through its last entry."""
 
-    Return None if the tail holds no rows: fences alone are not flushed.
-    """
-    rows = size = taken = 0
-    for entry in entries:
-        if rows and (rows + entry.summary.rows > rows_max or size + entry.summary.bytes > bytes_max):
-            break
-        rows, size, taken = rows + entry.summary.rows, size + entry.summary.bytes, taken + 1
-    if not rows:
-        return None
-    return FlushPlan(
-        generation=manifest.current_generation,
-        after=manifest.replay_after,
-        entries=tuple(entries[:taken]),
-        before=manifest.totals,
-    )
+    built: FlushedGeneration
+    range: FlushedRange
+    totals: LogTotals
+    index_number: int
+
+
+class _Tail:
+    """The entries of a tail. `proven` is set once all of them were read and are known to be the committed ones."""
+
+    def __init__(self, entries: Iterator[Entry]) -> None:
+        self._entries = entries
+        self.proven = False
+
+    def __iter__(self) -> Iterator[Entry]:
+        yield from self._entries
+        self.proven = True
 
 
 def flush(
     region: Region, schema: TableSchema, *, write: Write, rows_max: int, bytes_max: int
-) -> FlushedGeneration | None:
-    """Write the start of the region's tail as its next generation.
+) -> list[FlushedGeneration]:
+    """Write the region's tail as its next generations.
 
     Args:
-        schema: the table's; the generation is written in its stored form.
+        schema: the table's; the generations are written in its stored form.
         write: see `Write`.
-        rows_max, bytes_max: limits of the entries in one generation; entries are not split.
+        rows_max, bytes_max: limits of the entries in one generation. Entries are not split: a larger one is alone in
+            its generation. Fences alone are not flushed.
 
     Returns:
-        The generation, once the head names a manifest that lists it. None if there was nothing to flush, or another
+        The generations, once the head names a manifest that lists them. Empty if there was nothing to flush, or another
         flush took the same entries first.
 
     Raises:
-        Corrupt: the tail is not what was committed, or rows were lost or changed while they were written. Nothing was
-            committed.
+        Corrupt: the tail is not what was committed, or rows were lost or changed while they were written. Nothing of
+            these rows was committed.
         IndexesChanged: an index was created meanwhile; write with the newest list of indexes.
         Contended, Ambiguous, Unavailable: for the same reasons as in `region.compare_and_swap.commit`. Retry: a
             committed flush is not repeated.
 
-    After a crash at any line either the entries or the generation hold all rows. A directory that no manifest names is
-    an orphan.
+    If a generation can't be written, those before it are still committed. After a crash at any line either the entries
+    or the generation hold all rows. A directory that no manifest names is an orphan.
     """
-    plan = _planned(region, rows_max=rows_max, bytes_max=bytes_max)
-    if plan is None:
-        return None
-    rows, row_sum = _folded(region, schema, plan)
-    name = generation_name(plan.generation, region.context.ids.nonce())
+    head, manifest = newest(region, region.head())
+    tail = _Tail(stream_tail(region, head, manifest, size=head.wal_bytes - manifest.wal_bytes))
+    entries = iter(tail)
+    written: list[_Written] = []
+    failure: LsmError | None = None
     try:
-        stored = write(generation_path(region.id, name), rows, row_sum)
-    except LsmError:
+        for cut in _cuts(entries, manifest.totals, rows_max=rows_max, bytes_max=bytes_max):
+            written.append(_write(region, schema, cut, write, number=len(written), manifest=manifest))
+    except LogCollected:  # another flush took entries, and they were collected since
+        return []
+    except LsmError as error:
         # If another flush has taken the number, this directory is an orphan, and a sweep may already have deleted it.
-        if _is_dead(region, plan):  # guard: superseded flush raises no error
-            return None
-        raise
-    totals = plan.at_end
+        if _is_dead(region, manifest):  # guard: superseded flush raises no error
+            return []
+        failure = error
+    if failure is not None and not (written and _is_proven(tail, entries)):
+        raise failure
+    made = _committed(region, written)
+    if failure is not None:
+        raise failure
+    return made
+
+
+def _is_proven(tail: _Tail, entries: Iterator[Entry]) -> bool:
+    """Read the entries that are left. Return whether the tail is proven."""
+    try:
+        for _ in entries:
+            pass
+    except (LsmError, LogCollected):
+        return False
+    return tail.proven  # guard: generations of an unproven log are not committed
+
+
+def _committed(region: Region, written: Iterable[_Written]) -> list[FlushedGeneration]:
+    """Commit generations in order; return those of them that no other flush has superseded."""
+    made: list[FlushedGeneration] = []
+    for one in written:
+        after = Position(one.range.first - 1)
+        step = partial(
+            manifests.flushed, after=after, built=one.built, at_end=one.totals, index_number=one.index_number
+        )
+        try:
+            if isinstance(commit(region, step), Superseded):
+                break
+        except IndexesChanged:
+            if made:
+                break
+            raise
+        made.append(one.built)
+    return made
+
+
+def _is_dead(region: Region, began: Manifest) -> bool:
+    """Return whether another flush took the generation number or the entries that this one began with."""
+    _, manifest = newest(region, region.head())
+    return (manifest.current_generation, manifest.replay_after) != (began.current_generation, began.replay_after)
+
+
+def _cuts(entries: Iterable[Entry], before: LogTotals, *, rows_max: int, bytes_max: int) -> Iterator[_Cut]:
+    """Cut a tail. A cut ends before an entry that would exceed a limit. The caller alone holds the entries of a cut."""
+    taken: list[Entry] = []
+    rows = size = 0
+    for entry in entries:
+        if rows and (rows + entry.summary.rows > rows_max or size + entry.summary.bytes > bytes_max):
+            after = before.after(one.summary for one in taken)
+            yield _Cut(entries=taken, before=before, after=after)
+            taken, rows, size, before = [], 0, 0, after
+        taken.append(entry)
+        rows, size = rows + entry.summary.rows, size + entry.summary.bytes
+    if rows:
+        yield _Cut(entries=taken, before=before, after=before.after(one.summary for one in taken))
+
+
+def _write(
+    region: Region, schema: TableSchema, cut: _Cut, write: Write, *, number: int, manifest: Manifest
+) -> _Written:
+    """Write the generation of a cut.
+
+    Raises:
+        Corrupt: a row can't be read, or the rows don't have the sum that the entries declare, or read back differently.
+    """
+    generation = Generation(manifest.current_generation + number)
+    first, last = cut.entries[0].summary.position, cut.entries[-1].summary.position
+    rows = _folded(region, schema, cut, where=f"{first}..{last}")
+    name = generation_name(generation, region.context.ids.nonce())
+    stored = write(generation_path(region.id, name), rows)
+    folded = FlushedRange(
+        first=first,
+        last=last,
+        entry_setsum=cut.after.entry_setsum - cut.before.entry_setsum,
+        row_setsum=rows.setsum,
+        file_setsum=stored.file_setsum,
+        bloom_setsum=stored.bloom_setsum,
+    )
     built = FlushedGeneration(
-        generation=plan.generation,
+        generation=generation,
         path=name,
-        rows=rows.num_rows,
-        bytes=stored.bytes,
-        folded=FlushedRange(
-            first=Position(plan.after + 1),
-            last=plan.through,
-            entry_setsum=totals.entry_setsum - plan.before.entry_setsum,
-            row_setsum=row_sum,
-            file_setsum=stored.file_setsum,
-            bloom_setsum=stored.bloom_setsum,
-        ),
+        rows=rows.keys.num_rows,
+        bytes=rows.bytes,
+        folded=folded,
         indexes=stored.indexes,
     )
-    number = stored.index_number
-    outcome = commit(
-        region,
-        lambda manifest: manifests.flushed(manifest, after=plan.after, built=built, at_end=totals, index_number=number),
-    )
-    return None if isinstance(outcome, Superseded) else built
+    return _Written(built=built, range=folded, totals=cut.after, index_number=stored.index_number)
 
 
-def _is_dead(region: Region, plan: FlushPlan) -> bool:
-    """Return whether another flush took the generation number or the entries of the plan."""
-    _, manifest = newest(region, region.head())
-    return (manifest.current_generation, manifest.replay_after) != (plan.generation, plan.after)
-
-
-def _planned(region: Region, *, rows_max: int, bytes_max: int) -> FlushPlan | None:
-    for _ in region.context.budget().attempts():
-        head, manifest = newest(region, region.head())
-        entries = tail(region, head, manifest)
-        if entries is not None:
-            return plan_flush(manifest, entries, rows_max=rows_max, bytes_max=bytes_max)
-    raise Contended("the log was collected while it was read", remedy="Retry", **region.where)
-
-
-def _folded(region: Region, schema: TableSchema, plan: FlushPlan) -> tuple[pa.Table, Setsum]:
-    """Return the newest row of each key, tombstones included, and their setsum.
-
-    Raises `Corrupt` unless the sum of the entries is the sum of kept and superseded rows.
-    """
+def _folded(region: Region, schema: TableSchema, cut: _Cut, *, where: str) -> FoldedRows:
+    """Decode the entries of a cut, which are given up one by one, and fold their rows."""
     tables, replayed = [], Setsum()
-    for entry in plan.entries:
+    cut.entries.reverse()
+    while cut.entries:
+        entry = cut.entries.pop()
         if entry.summary.rows:
             with error_context(**region.where):
                 table = stored_rows(entry, schema)
             tables.append(table)
             replayed += row_setsum(table) if entry.row_setsum is None else entry.row_setsum
-    folded = fold(pa.concat_tables(tables).combine_chunks(), schema.primary_key)
-    kept = row_setsum(folded.rows)
-    if kept + row_setsum(folded.superseded) != replayed:  # guard: flush loses no row
-        raise Corrupt(
-            "the rows of the log don't have the sum that its entries declare",
-            remedy=f"Find and restore the entry: lancelsm inspect entries {region.context.uri} --region {region.id}",
-            **region.where,
-            position=f"{plan.after + 1}..{plan.through}",
-        )
-    return folded.rows, kept
+    remedy = f"Find and restore the entry: lancelsm inspect entries {region.context.uri} --region {region.id}"
+    return FoldedRows(tables, schema, replayed=replayed, where={**region.where, "position": where, "remedy": remedy})

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
-import pyarrow as pa
-
+from lancelsm.common.full_disk import is_full, no_room
 from lancelsm.common.layout import Generation, Position, RegionId, generation_path
-from lancelsm.common.setsum import Setsum
+from lancelsm.common.room import Room
 from lancelsm.common.settings import Settings
 from lancelsm.compaction.flush import Stored, Write, flush
+from lancelsm.compaction.fold import FoldedRows
 from lancelsm.compaction.indexes import INDEXES, build_generation, extend, index_key, maintain_indexes, raise_number
 from lancelsm.compaction.inprocess import InProcess
 from lancelsm.compaction.merge import Merged, merge_generations
@@ -21,8 +22,9 @@ from lancelsm.compaction.runner import TaskRunner
 from lancelsm.dataset.base_table import BaseTable
 from lancelsm.dataset.generation import check_generation, write_generation
 from lancelsm.dataset.indexes import wanted_list
-from lancelsm.errors import Invalid, error_context
+from lancelsm.errors import Corrupt, Invalid, error_context
 from lancelsm.objects.filesum import sum_files
+from lancelsm.objects.open import local_path
 from lancelsm.read.problems import look
 from lancelsm.region import head as heads
 from lancelsm.region.catalog import Region, regions, select_regions, with_heads
@@ -31,7 +33,8 @@ from lancelsm.region.drift import Drifted, drift, resume, stop_writers
 from lancelsm.region.handle import TableHandle
 from lancelsm.region.head import Head
 from lancelsm.region.lease import lease
-from lancelsm.region.manifest import IndexesChanged, Manifest
+from lancelsm.region.manifest import FlushedGeneration, IndexesChanged, Manifest
+from lancelsm.wal.replay import AHEAD_BYTES
 
 BASE = "base"  # the name of the lease that a process holds while it merges, optimizes, collects or drops the base
 Engine = Literal["auto", "inprocess", "spark"]
@@ -69,22 +72,33 @@ def flush_table(handle: TableHandle, *, region: str | None = None) -> list[Flush
         Corrupt: for the reasons of `compaction.flush.flush`; or the base belongs to another table.
         Contended, Ambiguous, Unavailable: for the reasons of `compaction.flush.flush`.
     """
-    context = handle.context
+    context, room = handle.context, Room(handle.settings.flush_memory_bytes)
     wanted = regions(context) if region is None else select_regions(context, region)
     heads_read = with_heads(context, wanted)
     base = handle.read_base()  # guard: list of indexes is read after the regions
     write = _writing(handle, base)
     look(handle, base=base, heads=heads_read if region is None else None, stacklevel=3)
     held = {one.id: head for one, head in heads_read}
-    made = context.each(lambda one: _flush_log(handle, one, held.get(one.id), write), wanted)
+    made = context.each(lambda one: flush_region(handle, one, held=held.get(one.id), write=write, room=room), wanted)
     return [flushed for of_region in made for flushed in of_region]
 
 
-def _flush_log(handle: TableHandle, region: Region, held: Head | None, write: Write) -> list[Flushed]:
+def flush_region(
+    handle: TableHandle,
+    region: Region,
+    *,
+    held: Head | None = None,
+    write: Write | None = None,
+    room: Room | None = None,
+) -> list[Flushed]:
     """Flush one region until generations hold all entries that a head shows; a concurrent flush counts too.
 
     Args:
-        held: the head; None if the region had none when it was read.
+        held: the head; by default, or if the region had none when the caller looked, it is read now.
+        write: see `compaction.flush.Write`.
+        room: memory that this flush shares with those of other regions.
+
+    Raises: the same errors as `flush_table`.
     """
     made: list[Flushed] = []
     head = held or region.find_head()
@@ -92,32 +106,30 @@ def _flush_log(handle: TableHandle, region: Region, held: Head | None, write: Wr
         return made
     head, manifest = newest(region, head)
     end, reached = head.next_position - 1, manifest.replay_after
+    write, room = write or _writing(handle, handle.read_base()), room or Room(handle.settings.flush_memory_bytes)
+    bytes_max = min(handle.settings.flush_bytes, handle.settings.flush_memory_bytes)
     while reached < end:
-        built = flush_region(handle, region, write=write)
-        if built is not None:
-            made.append(built)
-            reached = built.through
-            continue
-        # Another flush took these entries and moved the replay point, or only fences are left.
-        now = newest(region, region.head())[1].replay_after
+        mean = (head.wal_bytes - manifest.wal_bytes) // (end - reached)
+        wanted = min(head.wal_bytes - manifest.wal_bytes, max(bytes_max, mean) + AHEAD_BYTES)
+        with room.taken(wanted), error_context(**region.where):
+            limits = {"rows_max": handle.settings.flush_rows, "bytes_max": bytes_max}
+            try:
+                built = flush(region, handle.config.schema, write=write, **limits)
+            except IndexesChanged as outdated:
+                raise_number(handle, outdated.required)
+                write = _writing(handle, handle.read_base())
+                built = flush(region, handle.config.schema, write=write, **limits)
+        made += [_flushed(region, one) for one in built]
+        # If nothing was flushed, another flush took these entries and moved the replay point, or only fences are left.
+        now = made[-1].through if built else newest(region, region.head())[1].replay_after
         if now == reached:
             break
         reached = now
     return made
 
 
-def flush_region(handle: TableHandle, region: Region, *, write: Write | None = None) -> Flushed | None:
-    """Write the start of one region's tail as a generation; see `compaction.flush.flush`."""
-    limits = {"rows_max": handle.settings.flush_rows, "bytes_max": handle.settings.flush_bytes}
-    with error_context(**region.where):
-        try:
-            write = write or _writing(handle, handle.read_base())
-            built = flush(region, handle.config.schema, write=write, **limits)
-        except IndexesChanged as outdated:
-            raise_number(handle, outdated.required)
-            built = flush(region, handle.config.schema, write=_writing(handle, handle.read_base()), **limits)
-    if built is None or built.folded is None:
-        return None
+def _flushed(region: Region, built: FlushedGeneration) -> Flushed:
+    assert built.folded is not None, "a flush records its range"
     return Flushed(
         region=region.id,
         generation=built.generation,
@@ -156,7 +168,7 @@ def merge_table(handle: TableHandle, *, engine: Engine = "auto") -> Merged:
             looked.append(base)
             look(handle, base=base, heads=read, merging=True, stacklevel=3)
 
-    with error_context(table=context.uri), lease(context, BASE):
+    with error_context(table=context.uri), lease(context, BASE), _full_disk(context.uri):
         merged = merge_generations(
             uri=context.uri,
             table=context.table,
@@ -212,24 +224,46 @@ def _writing(handle: TableHandle, base: BaseTable) -> Write:
         if not isinstance(wrong, Drifted):
             raise wrong
 
-    def write(key: str, rows: pa.Table, setsum: Setsum) -> Stored:
-        uri = f"{handle.context.uri}/{key}"
-        version = base.data_storage_version
-        built = write_generation(
-            uri=uri, rows=rows, schema=schema, data_storage_version=version, storage_options=options
+    def write(key: str, rows: FoldedRows) -> Stored:
+        with _full_disk(handle.context.uri):
+            return write_and_check(key, rows)
+
+    def write_and_check(key: str, rows: FoldedRows) -> Stored:
+        uri, count = f"{handle.context.uri}/{key}", rows.keys.num_rows
+        bloom_setsum = write_generation(
+            uri=uri,
+            keys=rows.keys,
+            rows=rows.batches(),
+            schema=schema,
+            data_storage_version=base.data_storage_version,
+            storage_options=options,
         )
         # Sum the files before reading the rows: a change in between must not count as written.
         summed = sum_files(handle.context.objects, key)
-        check_generation(uri=uri, schema=schema, rows=rows.num_rows, setsum=setsum, storage_options=options)
+        row_bytes = rows.bytes // count
+        check_generation(
+            uri=uri, schema=schema, rows=count, setsum=rows.setsum, row_bytes=row_bytes, storage_options=options
+        )
         return Stored(
-            bytes=built.in_memory_bytes,
             file_setsum=summed.setsum,
-            bloom_setsum=built.bloom_setsum,
+            bloom_setsum=bloom_setsum,
             index_number=indexes.number,
             indexes=build_generation(handle, key, indexes),
         )
 
     return write
+
+
+@contextmanager
+def _full_disk(uri: str) -> Iterator[None]:
+    """Report a full disk instead of the damage that it causes: Lance does not notice each write that fails."""
+    try:
+        yield
+    except Corrupt as error:
+        path = local_path(uri)
+        if path is not None and is_full(str(path)):
+            raise no_room(f"what was written reads back differently: {error.message}", table=uri) from error
+        raise
 
 
 def _manifests(handle: TableHandle, found: Sequence[tuple[Region, Head]]) -> list[tuple[Region, Manifest]]:

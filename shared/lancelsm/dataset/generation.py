@@ -8,8 +8,9 @@ its files may be written in any order, and a crash leaves an orphan. After that 
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 
 import lance
 import numpy as np
@@ -19,13 +20,14 @@ import pyarrow.compute as pc
 from lance.file import LanceFileSession
 from lance.fragment import DataFile, FragmentMetadata, write_fragments
 
+from lancelsm.common.full_disk import means_full, no_room
 from lancelsm.common.layout import LANCE_DIRECTORIES, MEM_WAL
 from lancelsm.common.setsum import Setsum
 from lancelsm.dataset.bloom import BYTES, build_bloom, is_filterable, may_contain
 from lancelsm.dataset.conditions import Condition
 from lancelsm.dataset.durable import make_durable
 from lancelsm.dataset.fields import Numbering, StoredField, fitted, numbering, stored_fields
-from lancelsm.dataset.native import native_errors, read_errors
+from lancelsm.dataset.native import Carried, native_errors, read_errors
 from lancelsm.dataset.pk_index import DIRECTORY, find_rows, write_pk_index
 from lancelsm.dataset.scan_options import scan_options
 from lancelsm.errors import Corrupt, Invalid
@@ -44,32 +46,27 @@ StorageOptions = Mapping[str, str] | None
 _Stored = Mapping[str, StoredField]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BuiltGeneration:
-    """Facts about a written generation, for the manifest. `rows` includes tombstones."""
-
-    rows: int
-    tombstones: int
-    in_memory_bytes: int
-    primary_key_bytes: int
-    bloom_setsum: Setsum
-
-
 def write_generation(
     *,
     uri: str,
-    rows: pa.Table,
+    keys: pa.Table,
+    rows: Iterable[pa.RecordBatch],
     schema: TableSchema,
     data_storage_version: str,
     storage_options: StorageOptions = None,
-) -> BuiltGeneration:
+) -> Setsum:
     """Write a generation into a directory that does not exist yet.
 
     Args:
         uri: path or URL of the directory.
-        rows: at least one row, at most one per key, in the form of `schema.stored`.
+        keys: has the key columns of all rows; at least one row, and each key once.
+        rows: these rows in the form of `schema.stored`; read once. An `LsmError` that the iterable raises is raised
+            unchanged.
         data_storage_version: of the base. For a base before 2.1 the generation uses 2.1, since older formats can't
             store the null structs of a tombstone.
+
+    Returns:
+        The setsum of the bloom filter.
 
     Raises:
         Invalid: there are no rows, or they can't be stored.
@@ -77,39 +74,41 @@ def write_generation(
 
     The files are durable on return. A crash before that leaves an orphan directory.
     """
-    if rows.num_rows == 0:
+    if keys.num_rows == 0:
         raise Invalid("a generation holds at least one row", object=uri)
-    keys = rows.select(list(schema.primary_key))
-    with native_errors("the generation can't be written", object=uri):
-        _write_dataset(uri, rows, numbering(schema), _format(data_storage_version), storage_options)
+    keys = keys.select(list(schema.primary_key))
+    carried = Carried(rows)
+    with native_errors("the generation can't be written", object=uri, reading=carried):
+        _write_dataset(uri, carried, keys.num_rows, schema, _format(data_storage_version), storage_options)
         files = _files(uri, storage_options)
         write_pk_index(files=files, keys=keys)
         bloom = build_bloom(keys)
-        with tempfile.NamedTemporaryFile() as local:
-            local.write(bloom)
-            local.flush()
-            files.upload_file(local.name, _BLOOM)
+        with _temporary_file(bloom) as local:
+            files.upload_file(local, _BLOOM)
     make_durable(uri)
-    return BuiltGeneration(
-        rows=rows.num_rows,
-        tombstones=pc.sum(rows[TOMBSTONE]).as_py() or 0,
-        in_memory_bytes=rows.nbytes,
-        primary_key_bytes=keys.nbytes,
-        bloom_setsum=Setsum.of_item(bloom),
-    )
+    return Setsum.of_item(bloom)
 
 
 def check_generation(
-    *, uri: str, schema: TableSchema, rows: int, setsum: Setsum, storage_options: StorageOptions = None
+    *,
+    uri: str,
+    schema: TableSchema,
+    rows: int,
+    setsum: Setsum,
+    row_bytes: int = 0,
+    storage_options: StorageOptions = None,
 ) -> None:
     """Read a generation back and compare it with the rows that should have been written.
+
+    Args:
+        row_bytes: see `read_generation`.
 
     Raises:
         Corrupt: the rows differ. No manifest may name this generation.
         Unavailable: the store did not answer.
     """
     found, total = 0, Setsum.ZERO
-    for batch in read_generation(uri=uri, schema=schema, storage_options=storage_options):
+    for batch in read_generation(uri=uri, schema=schema, row_bytes=row_bytes, storage_options=storage_options):
         found += batch.num_rows
         total += row_setsum(batch)
     if found != rows:  # guard: flush checks the number of rows
@@ -236,16 +235,22 @@ def _files(uri: str, storage_options: StorageOptions) -> LanceFileSession:
 
 
 def _write_dataset(
-    uri: str, rows: pa.Table, numbers: Numbering, data_storage_version: str, storage_options: StorageOptions
+    uri: str,
+    rows: Iterable[pa.RecordBatch],
+    count: int,
+    schema: TableSchema,
+    data_storage_version: str,
+    storage_options: StorageOptions,
 ) -> None:
     """Write one fragment for any number of rows: the key index stores row offsets in the whole generation."""
-    options = dict(storage_options or {})
-    plain = pa.Table.from_arrays(rows.select(numbers.plain.names).columns, schema=numbers.plain)
+    options, numbers = dict(storage_options or {}), numbering(schema)
+    names = numbers.plain.names
+    plain = (pa.RecordBatch.from_arrays(batch.select(names).columns, schema=numbers.plain) for batch in rows)
     fragments = write_fragments(
-        plain,
+        pa.RecordBatchReader.from_batches(numbers.plain, plain),
         uri,
         mode="create",
-        max_rows_per_file=max(rows.num_rows, 1),
+        max_rows_per_file=max(count, 1),
         max_bytes_per_file=1 << 62,
         data_storage_version=data_storage_version,
         storage_options=options,
@@ -317,6 +322,19 @@ def _in_stored_form(batch: pa.RecordBatch, stored: _Stored, wanted: pa.Schema) -
         else:
             arrays.append(nulls(batch.num_rows, field.type))
     return pa.RecordBatch.from_arrays(arrays, schema=wanted)
+
+
+@contextmanager
+def _temporary_file(body: bytes) -> Iterator[str]:
+    try:
+        with tempfile.NamedTemporaryFile() as file:
+            file.write(body)
+            file.flush()
+            yield file.name
+    except OSError as error:
+        if means_full(error):
+            raise no_room("a temporary file can't be written", path=tempfile.gettempdir()) from error
+        raise
 
 
 def _bloom(files: LanceFileSession) -> bytes | None:

@@ -66,18 +66,39 @@ def row_setsum(rows: pa.Table | pa.RecordBatch, *, schema: pa.Schema | None = No
     Raises:
         Invalid: a field has no id, or a type that Lance can't store.
     """
-    fields = {field.name: field for field in (rows.schema if schema is None else schema)}
+    return _summed(rows, schema=rows.schema if schema is None else schema, chosen=None)[0]
+
+
+def row_setsums(rows: pa.Table | pa.RecordBatch, chosen: pa.BooleanArray) -> tuple[Setsum, Setsum]:
+    """Return the setsum of these rows, and that of the chosen ones. Each row is hashed once.
+
+    Args:
+        rows: the same as in `row_setsum`; the fields have Lance's field ids.
+        chosen: a flag per row, without nulls.
+
+    Raises: the same errors as `row_setsum`.
+    """
+    return _summed(rows, schema=rows.schema, chosen=chosen)
+
+
+def _summed(
+    rows: pa.Table | pa.RecordBatch, *, schema: pa.Schema, chosen: pa.BooleanArray | None
+) -> tuple[Setsum, Setsum]:
+    fields = {field.name: field for field in schema}
     columns = [name for name in rows.schema.names if name != TOMBSTONE]
     if unknown := [name for name in columns if name not in fields]:
         raise Invalid(f"column {unknown[0]!r} has no Lance field id", field=unknown[0])
-    on, totals = arithmetic(rows.num_rows), [0] * 4
+    on, every, some = arithmetic(rows.num_rows), [0] * 4, [0] * 4
     half = on.constant(0xFFFFFFFF)
     step = max(1, min(_SLICE_ROWS, _SLICE_BYTES * rows.num_rows // max(1, rows.nbytes)))
     for start in range(0, rows.num_rows, step):
         hashes = _hashes(on, rows.slice(start, step), [fields[name] for name in columns])
         halves = [part for word in hashes for part in (on.both(word, half), on.shift_right(word, on.constant(32)))]
-        totals = [total + on.total(part) for total, part in zip(totals, halves, strict=True)]
-    return Setsum.of_columns(totals)
+        every = [total + on.total(part) for total, part in zip(every, halves, strict=True)]
+        if chosen is not None:
+            flags = _bits(on, chosen.slice(start, step))
+            some = [total + on.total(on.multiply(part, flags)) for total, part in zip(some, halves, strict=True)]
+    return Setsum.of_columns(every), Setsum.of_columns(some)
 
 
 def _hashes(on: Arithmetic, rows: pa.Table | pa.RecordBatch, fields: list[pa.Field]) -> tuple[Words, Words]:

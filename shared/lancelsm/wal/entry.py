@@ -34,6 +34,19 @@ _QUEUE = b"lancelsm.queue"
 _SEQUENCE = b"lancelsm.sequence"
 _TIME = b"lancelsm.time"
 
+_NARROW = (  # types whose buffers hold bytes, offsets, and numbers of at most 8 bytes
+    pa.types.is_boolean,
+    pa.types.is_integer,
+    pa.types.is_floating,
+    pa.types.is_temporal,
+    pa.types.is_null,
+    pa.types.is_string,
+    pa.types.is_large_string,
+    pa.types.is_binary,
+    pa.types.is_large_binary,
+    pa.types.is_fixed_size_binary,
+)
+
 _END_OF_STREAM = b"\xff\xff\xff\xff\x00\x00\x00\x00"
 _HEADROOM = 4096  # for what our metadata adds to the schema message
 _OWN_SUM = b"(the sum of the entry goes here)"  # as long as a sum; the sum is that of the entry with this text
@@ -85,11 +98,25 @@ class Entry:
     lance_generation: int | None = None  # the generation that Lance's own writer flushes the entry into
 
     def table(self) -> pa.Table:
-        """Return the rows as written. Copies only unaligned buffers: Lance panics on unaligned wide decimals."""
-        aligned = pa.ipc.IpcReadOptions(ensure_alignment=pa.ipc.Alignment.At64Byte)
-        with pa.ipc.open_stream(pa.py_buffer(self.body), options=aligned) as reader:
+        """Return the rows as written. Copies only what is not aligned for its type, and for Lance's library."""
+        body = pa.py_buffer(self.body)
+        with pa.ipc.open_stream(body) as reader:
+            wide = any(_is_wide(field.type) for field in reader.schema)
+        alignment = pa.ipc.Alignment.At64Byte if wide else pa.ipc.Alignment.DataTypeSpecific
+        with pa.ipc.open_stream(body, options=pa.ipc.IpcReadOptions(ensure_alignment=alignment)) as reader:
             table: pa.Table = reader.read_all()
         return pa.Table.from_arrays(table.columns, schema=_without_own_metadata(table.schema))
+
+
+def _is_wide(kind: pa.DataType) -> bool:
+    """Return whether Lance's library wants more than 8 bytes of alignment: it panics on unaligned wide decimals."""
+    if isinstance(kind, pa.BaseExtensionType):
+        return _is_wide(kind.storage_type)
+    if isinstance(kind, pa.DictionaryType):
+        return _is_wide(kind.value_type)
+    if kind.num_fields:
+        return any(_is_wide(kind.field(number).type) for number in range(kind.num_fields))
+    return not any(is_kind(kind) for is_kind in _NARROW)
 
 
 def draft(

@@ -25,7 +25,7 @@ from lancelsm.region.catalog import Region
 from lancelsm.region.manifest import Manifest
 from lancelsm.wal.entry import Entry, decode
 
-_AHEAD_BYTES = 32 << 20
+AHEAD_BYTES = 32 << 20  # of entries that are read before they are used
 _SIZE_UNKNOWN = 2 << 20
 
 
@@ -145,7 +145,7 @@ def read_ahead(region: Region, positions: Sequence[int], *, size: int | None) ->
     with TaskPool(parallel) as pool:
         for done in range(len(positions)):
             expected = max(1, largest, unread // (len(positions) - done))
-            room = max(1, min(parallel, _AHEAD_BYTES // expected))
+            room = max(1, min(parallel, AHEAD_BYTES // expected))
             while submitted < len(positions) and len(waiting) < room:
                 waiting.append(pool.submit(partial(read_entry, region, Position(positions[submitted]))))
                 submitted += 1

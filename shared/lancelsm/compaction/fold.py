@@ -1,0 +1,83 @@
+"""Fold the entries of one generation: the newest row of each key, tombstones included, in one pass over the rows.
+
+First only the keys are compared. Then the rows are summed, filtered and handed on in small batches. Each row is hashed
+once, before the filter: the sum of all rows must be that of the entries, and the sum of the newest rows is known too.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lancelsm.common.setsum import Setsum
+from lancelsm.errors import Corrupt
+from lancelsm.record.batches import gathered
+from lancelsm.record.key import last_of_key
+from lancelsm.record.rowsum import row_setsums
+from lancelsm.record.schema import TableSchema
+
+_BATCH_ROWS = 4096
+_BATCH_BYTES = 4 << 20
+
+
+class FoldedRows:
+    """The newest row of each key in some tables of rows in stored form.
+
+    Args:
+        tables: in arrival order; at least one row.
+        replayed: the sum of all their rows, as the entries declare it.
+        where: the fields of an error about these rows.
+
+    Attributes:
+        keys: the key columns of the newest rows, in the order of `batches`.
+        setsum: the sum of the rows that `batches` has yielded.
+        bytes: the size of these rows in memory.
+    """
+
+    def __init__(
+        self, tables: Sequence[pa.Table], schema: TableSchema, *, replayed: Setsum, where: dict[str, Any]
+    ) -> None:
+        self._tables = deque(tables)
+        self._replayed = replayed
+        self._where = where
+        keys = pa.concat_tables([table.select(schema.primary_key) for table in self._tables]).combine_chunks()
+        last = last_of_key(keys, schema.primary_key)
+        self._wins = pc.equal(last, pa.arange(0, keys.num_rows))
+        self.keys = keys.filter(self._wins)
+        self.setsum = Setsum.ZERO
+        self.bytes = 0
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """Yield the newest rows once. Frees their memory at the end.
+
+        Raises:
+            Corrupt: the rows don't have the sum of the entries.
+        """
+        every, start = Setsum.ZERO, 0
+        for table in gathered(self._given_up(), rows=_BATCH_ROWS, size=_BATCH_BYTES):
+            for batch in table.to_batches(max_chunksize=_rows_at_once(table)):
+                wins = self._wins.slice(start, batch.num_rows)
+                start += batch.num_rows
+                of_batch, kept = row_setsums(batch, wins)
+                every += of_batch
+                self.setsum += kept
+                if not wins.true_count:
+                    continue
+                newest = batch if wins.true_count == batch.num_rows else batch.filter(wins)
+                self.bytes += newest.nbytes
+                yield newest
+        if every != self._replayed:  # guard: flush loses no row
+            raise Corrupt("the rows of the log don't have the sum that its entries declare", **self._where)
+
+    def _given_up(self) -> Iterator[pa.Table]:
+        while self._tables:
+            yield self._tables.popleft()
+
+
+def _rows_at_once(table: pa.Table) -> int:
+    by_size: int = _BATCH_BYTES * table.num_rows // max(1, table.nbytes)
+    return max(1, min(_BATCH_ROWS, by_size))
