@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from lancelsm.common.shown import shown
+from lancelsm.common.shown import did_you_mean, shown
 from lancelsm.dataset.conditions import Condition, read_condition
 from lancelsm.dataset.indexes import BaseIndex
 from lancelsm.dataset.search_reads import DISTANCE, SCORE, is_text_query
@@ -171,7 +171,8 @@ def _vector_column(schema: TableSchema, indexes: Sequence[BaseIndex], column: st
     fitting = [field.name for field in schema.columns if _vector_type(field.type)[0]]
     if column is not None:
         if column not in schema.names:
-            raise unknown_column(column, schema.names, table=uri)
+            remedy = did_you_mean(column, schema.names, what="Its columns are")
+            raise Invalid(f"the table has no column {column!r}", remedy=remedy, table=uri, field="column")
         if column not in fitting:
             raise Invalid(f"the column {column!r} has no vectors", table=uri, field="column")
         return column
