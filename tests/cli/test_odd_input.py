@@ -271,7 +271,6 @@ COMMANDS = [
     "backup TABLE NEW",
     "drop TABLE --yes",
     "doctor TABLE",
-    "cost",
 ]
 
 
@@ -293,6 +292,7 @@ def test_an_interrupt_at_each_of_some_times_prints_nothing(orders: Path, tmp_pat
     for step in range(12):
         done = interrupt(2 + total * step // 12, *arguments())
         ended = (done.returncode, done.stderr) in [(130, b""), (-2, b"")]
-        assert ended or (done.returncode == 0 and done.stderr.endswith(b" left")), done
+        # The number of calls varies, and a library can drop an interrupt: then the command has its result.
+        assert ended or (done.returncode == 0 and not done.stderr.removesuffix(b" left").strip(b"0123456789")), done
         if (copy / orders.name / CONFIG).exists():
             assert main(["scrub", str(copy / orders.name)]) == 0
