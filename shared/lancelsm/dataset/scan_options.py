@@ -20,7 +20,8 @@ def scan_options(dataset: lance.LanceDataset, columns: Sequence[str], *, row_byt
     Args:
         row_bytes: the mean size of a row in memory, if it is known: repeated values take less room in a file.
     """
-    widths = [_width(dataset.schema.field(name).type) for name in columns]
+    schema = dataset.schema  # Lance builds it at each access
+    widths = [_width(schema.field(name).type) for name in columns]
     size = sum(widths) / 8 if all(widths) else max(row_bytes, _stored_row_bytes(dataset))
     rows = int(_BATCH_BYTES / max(size, 1))
     return {

@@ -252,7 +252,8 @@ def _shaped(tables: Iterable[pa.Table], out: pa.Schema) -> Iterator[pa.RecordBat
 
 
 def _with_key(schema: TableSchema, columns: Sequence[str]) -> list[str]:
-    return [name for name in schema.names if name in columns or name in schema.primary_key]
+    wanted = {*columns, *schema.primary_key}
+    return [name for name in schema.names if name in wanted]
 
 
 def _key_schema(schema: TableSchema) -> pa.Schema:

@@ -97,10 +97,11 @@ def _stored(given: Mapping[str, _Column] | None, *, schema: TableSchema, names: 
     stored = schema.stored
     if given is None:
         return stored.empty_table()
-    if unknown := [name for name in given if name not in schema.names]:
+    known, wanted = set(schema.names), set(names)
+    if unknown := [name for name in given if name not in known]:
         raise unknown_column(unknown[0], schema.names)
     whole = f"Give exactly the {'key columns' if tombstone else 'columns'} {', '.join(names)}"
-    if unknown := [name for name in given if name not in names]:
+    if unknown := [name for name in given if name not in wanted]:
         raise Invalid(f"{unknown[0]!r} is not a key column", remedy=whole, field=unknown[0])
     if missing := [name for name in names if name not in given]:
         raise Invalid(f"column {missing[0]!r} is missing", remedy=whole, field=missing[0])

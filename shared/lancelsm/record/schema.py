@@ -50,7 +50,7 @@ class TableSchema:
     def __hash__(self) -> int:
         return hash((self.columns, self.primary_key))
 
-    @property
+    @cached_property
     def names(self) -> list[str]:
         return list(self.columns.names)
 
