@@ -119,7 +119,8 @@ def test_the_text_of_a_date_or_timestamp_is_read_back_equal(kind: pa.DataType, d
     counts = days.flatmap(lambda start: st.integers(start - 2, start + 2)) | st.integers(-most - 1, most)
     drawn = data.draw(st.lists(st.none() | counts.filter(lambda count: -most <= count <= most), max_size=5))
     if kind == pa.date64():
-        drawn = [None if count is None else count // 86_400_000 * 86_400_000 for count in drawn]
+        day = 86_400_000
+        drawn = [None if count is None else (count // day + (count < 0)) * day for count in drawn]  # in 64 bits
     values = pa.array(drawn, pa.int32() if kind.bit_width == 32 else pa.int64()).view(kind)
 
     assert parsed(texts(values), kind).equals(values)
