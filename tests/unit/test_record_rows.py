@@ -391,7 +391,7 @@ def categories(number):
             lambda chunk: pa.ListArray.from_arrays(pa.arange(0, 101).cast(pa.int32()), chunk),
         ),
     ],
-    ids=str,
+    ids=["dictionary", "string", "struct", "list"],
 )
 def test_chunks_may_have_more_values_than_their_dictionary_index_counts(kind, wrap):
     chunks = pa.chunked_array([wrap(categories(number)) for number in range(3)])
