@@ -40,7 +40,7 @@ from lancelsm.history.snapshot import (
 from lancelsm.read import reader
 from lancelsm.read.index_status import IndexStatus
 from lancelsm.read.matching_keys import MatchingKeys
-from lancelsm.read.problems import look
+from lancelsm.read.problems import warn_of_problems
 from lancelsm.read.result import Rows, with_first_batch
 from lancelsm.read.search.search import Prepared, SearchRequest, read_request, search
 from lancelsm.read.status import TableStatus, full_status
@@ -260,7 +260,8 @@ class Table:
             where: a condition that all returned rows match, see `scan`.
             columns: the columns to return, in this order; by default all, then `_distance` for a vector, `_score` for
                 text, and `_relevance_score`, `_distance`, `_score` for both.
-            metric: `l2`, `cosine`, `dot` or `hamming`; by default that of the index, else `l2`.
+            metric: `l2`, `cosine`, `dot` or `hamming`; by default that of the index. Without an index `l2`, but
+                `hamming` for vectors of uint8, and `cosine` for several vectors per row.
             nprobes: how many partitions of the index to search; by default 20.
             refine_factor: compare this many times `k` rows exactly, at most 10,000,000 rows; by default 1 to 10 times,
                 as the kind of the index needs.
@@ -375,7 +376,7 @@ class Table:
 
         Raises:
             Invalid: the table has no such index.
-            Contended, Unavailable: the index may still exist, or only its use may have ended. Drop it again.
+            Contended, Unavailable: the index may still exist, and may no longer be maintained. Drop it again.
         """
         self._check_writable()
         drop_index(self._handle, name)
@@ -779,5 +780,5 @@ def open(  # noqa: A001 - read as lancelsm.open
     table = Table(handle, owner=owner)
     if at is not None:
         return table.at(at)
-    look(handle, stacklevel=3)
+    warn_of_problems(handle, stacklevel=3)
     return table

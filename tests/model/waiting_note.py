@@ -1,9 +1,9 @@
 """Append slowly among fast appends of one owner: `wal.waiting`.
 
 One tick is one call. A slow append needs `needs` ticks from the head to its swap, and loses if another append lands in
-between. A fast writer appends every `gap` ticks. The slow writer leaves a note after two lost positions, and may die at
-any time. A slow append that loses more than `losses` times is starved. So is a fast writer that holds back more than
-once for a dead writer.
+between. A fast writer appends every `gap` ticks. The slow writer leaves a note when it loses its third
+position, and may die at any time. A slow append that loses more than `losses` times is starved. So is a fast writer
+that holds back more than once for a dead writer.
 """
 
 from __future__ import annotations

@@ -108,7 +108,7 @@ def check_index(template: Path, folder: Path, data: st.DataObject) -> None:
     "given", [{"k": 2**31}, {"k": 10**6 + 1}, {"refine_factor": 10**6, "k": 11}, {"nprobes": 2**40}, {"k": 0}]
 )
 def test_a_search_for_more_rows_than_memory_may_hold_is_invalid(template: Path, given: dict[str, int]) -> None:
-    with pytest.raises(lancelsm.Invalid, match=r"from 1 to 1,000,000|Keep the product below"):
+    with pytest.raises(lancelsm.Invalid, match=r"from 1 to 1,000,000|Keep the product at"):
         lancelsm.open(template).search(vector=[1, 2, 3, 4], **given)
 
 

@@ -322,9 +322,9 @@ def test_a_reranker_of_the_caller_gets_both_results(tmp_path: Path) -> None:
     ("arguments", "field", "problem"),
     [
         ({}, "query", "needs a vector or a text"),
-        ({"query": [1.0, 2.0]}, "vector", "no vector of 8 numbers"),
+        ({"query": [1.0, 2.0]}, "vector", "not a vector of 8 numbers"),
         ({"query": [float("nan")] * DIMENSIONS}, "vector", "not finite"),
-        ({"query": ["a"] * DIMENSIONS}, "vector", "no vector of 8 numbers"),
+        ({"query": ["a"] * DIMENSIONS}, "vector", "not a vector of 8 numbers"),
         ({"query": vector(1), "vector": vector(1)}, "vector", "two queries"),
         ({"query": vector(1), "k": 0}, "k", "k is 0"),
         ({"query": vector(1), "column": "nope"}, "column", "no column 'nope'"),
@@ -349,6 +349,26 @@ def test_a_search_that_does_not_fit_the_table_is_invalid(
         table.search(**arguments)
 
     assert field is None or raised.value.where["field"] == field
+
+
+@pytest.mark.parametrize(
+    ("item", "query", "problem"),
+    [
+        (pa.uint8(), [1.5, 2], "not a vector of 2 numbers of type uint8"),
+        (pa.uint8(), np.array([300.0, 1.0]), "not a vector of 2 numbers of type uint8"),
+        (pa.uint8(), np.array([-1, 1]), "not a vector of 2 numbers of type uint8"),
+        (pa.float16(), [1e6, 1.0], "not finite as halffloat"),
+        (pa.float32(), [1e39, 1.0], "not finite as float"),
+    ],
+)
+def test_a_query_that_would_become_another_vector_is_invalid(
+    tmp_path: Path, item: pa.DataType, query: Any, problem: str
+) -> None:
+    schema = pa.schema([("id", pa.int64()), ("vec", pa.list_(item, 2))])
+    table = lancelsm.create(tmp_path / "table", schema, primary_key="id")
+
+    with pytest.raises(Invalid, match=problem):
+        table.search(query)
 
 
 def test_an_empty_table_has_no_nearest_row(tmp_path: Path) -> None:

@@ -87,9 +87,8 @@ def prepare() -> None:
     signal.signal(signal.SIGINT, _interrupt)
     sys.unraisablehook = _unraisable
     sys.meta_path.insert(0, _HIDDEN)
-    gc.set_threshold(
-        50_000
-    )  # modules that are loaded are not garbage; to look for some takes a tenth of a short command
+    # Loaded modules are not garbage. Looking for garbage would take a tenth of the time of a short command.
+    gc.set_threshold(50_000)
     if sys.stdin is None:
         _open_null(0)
         sys.stdin = io.TextIOWrapper(io.BufferedReader(io.FileIO(0, closefd=False)), encoding="utf-8")

@@ -61,7 +61,7 @@ def _text(report: Report) -> Any:
     if report.orphans:
         summary += f"; {counted(report.orphans, 'orphan')}, which a collection removes"
     if report.unsummed:
-        summary += f"; {counted(report.unsummed, 'file')} of another tool without a checksum: run gc"
+        summary += f"; {counted(report.unsummed, 'file')} of the base without a checksum yet: run gc"
     if not report.complete:
         summary += "; not everything was read: raise --limit"
     if report.ok:

@@ -14,7 +14,7 @@ A region that is created later needs no number: a flush reads the list after it 
 not exist when the heads were listed. A drop goes the other way: the list marks the index, then the promise leaves it
 out, then the base drops it, then the list.
 
-`maintain_indexes` takes each of these steps from what it finds, so it finishes what a crash interrupted, and mends a
+`maintain_indexes` takes each of these steps from what it finds, so it finishes what a crash interrupted, and repairs a
 table whose indexes another tool created. The lease only saves work. Model: tests/model/index_promise.py.
 """
 
@@ -66,7 +66,7 @@ def create_index(
         made = stored.build_index(
             base, column=column, kind=kind, name=name, replace_existing=replace_existing, options=options or {}
         )
-        _maintain(handle)
+        maintain_indexes(handle)
         for found in index_statuses(handle):
             if found.name == made:
                 return found
@@ -86,7 +86,7 @@ def drop_index(handle: TableHandle, name: str) -> None:
             )
         if not _leave(handle, name, IndexState.DROPPING):
             stored.drop_base_index(handle.read_base(), name)
-        _maintain(handle)
+        maintain_indexes(handle)
 
 
 def maintain_indexes(handle: TableHandle) -> bool:
@@ -98,7 +98,36 @@ def maintain_indexes(handle: TableHandle) -> bool:
         Contended: other processes kept changing the base. What was done stays; run it again.
         Corrupt, Unavailable: the base, a head or a generation could not be read.
     """
-    return _maintain(handle)
+    changed = _finish_leaving(handle)
+    for _ in range(_ATTEMPTS):
+        base = handle.read_base()
+        wanted = stored.wanted_list(base)
+        desired = _desired(base, wanted)
+        if gone := [one for one in wanted.indexes if not any(one.same_files(other) for other in desired)]:
+            changed = True
+            for one in gone:
+                _leave(handle, one.name, IndexState.LEAVING)
+            _finish_leaving(handle)
+            continue
+        number = max([wanted.number, *_required_numbers(handle)]) if desired or wanted.number else 0
+        if new := [one for one in desired if one not in wanted.indexes]:
+            changed = True
+            stored.write_wanted(
+                base, WantedList(number=number + 1, indexes=tuple(sorted([*wanted.indexes, *new], key=_name)))
+            )
+            continue
+        if number > wanted.number:
+            stored.write_wanted(base, replace(wanted, number=number + 1))
+            continue
+        if wanted.indexes:
+            _require(handle, wanted.number)
+            complete, built = _index_generations(handle, wanted)
+            changed |= built
+            if not complete:
+                return changed
+        if (done := _keep_promise(handle, wanted)) is not None:
+            return changed or done
+    raise _contended()
 
 
 def index_key(handle: TableHandle) -> bool:
@@ -138,39 +167,6 @@ def raise_number(handle: TableHandle, least: int) -> None:
         wanted = stored.wanted_list(base)
         if wanted.number >= least or stored.write_wanted(base, replace(wanted, number=least + 1)):
             return
-    raise _contended()
-
-
-def _maintain(handle: TableHandle) -> bool:
-    changed = _finish_leaving(handle)
-    for _ in range(_ATTEMPTS):
-        base = handle.read_base()
-        wanted = stored.wanted_list(base)
-        desired = _desired(base, wanted)
-        if gone := [one for one in wanted.indexes if not any(one.same_files(other) for other in desired)]:
-            changed = True
-            for one in gone:
-                _leave(handle, one.name, IndexState.LEAVING)
-            _finish_leaving(handle)
-            continue
-        number = max([wanted.number, *_required_numbers(handle)]) if desired or wanted.number else 0
-        if new := [one for one in desired if one not in wanted.indexes]:
-            changed = True
-            stored.write_wanted(
-                base, WantedList(number=number + 1, indexes=tuple(sorted([*wanted.indexes, *new], key=_name)))
-            )
-            continue
-        if number > wanted.number:
-            stored.write_wanted(base, replace(wanted, number=number + 1))
-            continue
-        if wanted.indexes:
-            _require(handle, wanted.number)
-            complete, built = _index_generations(handle, wanted)
-            changed |= built
-            if not complete:
-                return changed
-        if (done := _keep_promise(handle, wanted)) is not None:
-            return changed or done
     raise _contended()
 
 

@@ -25,7 +25,7 @@ from lancelsm.dataset.indexes import wanted_list
 from lancelsm.errors import Corrupt, Invalid, error_context
 from lancelsm.objects.filesum import sum_files
 from lancelsm.objects.open import local_path
-from lancelsm.read.problems import look
+from lancelsm.read.problems import warn_of_problems
 from lancelsm.region import head as heads
 from lancelsm.region.catalog import Region, regions, select_regions, with_heads
 from lancelsm.region.compare_and_swap import newest
@@ -77,7 +77,7 @@ def flush_table(handle: TableHandle, *, region: str | None = None) -> list[Flush
     heads_read = with_heads(context, wanted)
     base = handle.read_base()  # guard: list of indexes is read after the regions
     write = _writing(handle, base)
-    look(handle, base=base, heads=heads_read if region is None else None, stacklevel=3)
+    warn_of_problems(handle, base=base, heads=heads_read if region is None else None, stacklevel=3)
     held = {one.id: head for one, head in heads_read}
     made = context.each(lambda one: flush_region(handle, one, held=held.get(one.id), write=write, room=room), wanted)
     return [flushed for of_region in made for flushed in of_region]
@@ -166,7 +166,7 @@ def merge_table(handle: TableHandle, *, engine: Engine = "auto") -> Merged:
             raise wrong
         if not looked:
             looked.append(base)
-            look(handle, base=base, heads=read, merging=True, stacklevel=3)
+            warn_of_problems(handle, base=base, heads=read, merging=True, stacklevel=3)
 
     with error_context(table=context.uri), lease(context, BASE), _full_disk(context.uri):
         merged = merge_generations(

@@ -28,8 +28,8 @@ _VECTOR = "IVF_"
 class IndexedGeneration:
     """The Lance version of a generation with its indexes.
 
-    `failed` maps the indexes that Lance could not build to its reason. An index without any value to find is not
-    built; it is in neither map.
+    `failed` maps each index that Lance could not build to its reason. An index without any value to find is not built,
+    and is not in `failed`.
     """
 
     version: int

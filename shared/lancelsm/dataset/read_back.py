@@ -29,6 +29,9 @@ from lancelsm.record.rowsum import values
 _ROOT = 1  # the id of the base's own directory, in a dataset in memory that refers to it
 _BITS = {16: pa.int16(), 32: pa.int32(), 64: pa.int64()}
 _REMEDY = "Nothing was committed. Run it again; if the error persists, check memory and disk of this machine"
+_OLD_IS_DAMAGED = (
+    "Nothing was committed. Restore the file from a copy of the bucket; lancelsm scrub names every wrong file"
+)
 
 
 def sum_new(base: Base, written: Iterable[NewFragment]) -> tuple[NewFragment, ...]:
@@ -122,7 +125,7 @@ def check_deletions(
         found = dataset.get_fragment(number)
         if found is None:
             raise Corrupt(f"version {base.version} of the base has no fragment {number}", table=base.uri)
-        before, old = found.metadata, _deletion_file(base, found.metadata, roots)
+        before, old = found.metadata, _deletion_file(base, found.metadata, roots, remedy=_OLD_IS_DAMAGED)
         wanted = np.zeros(before.physical_rows, np.bool_)
         wanted[old.hidden] = True
         wanted[offsets] = True
@@ -133,7 +136,7 @@ def check_deletions(
             read[number] = DeletionFiles(old=old.line, new=None)
             continue
         fragment = FragmentMetadata.from_json(after)
-        new = _deletion_file(base, fragment, roots)
+        new = _deletion_file(base, fragment, roots, remedy=_REMEDY)
         if not np.array_equal(np.flatnonzero(wanted), new.hidden):  # guard: read-back compares deletion files
             what = f"it hides {len(new.hidden)} rows, which are not the {wanted.sum()} rows to hide"
             raise _differs(base, new.path, what)
@@ -150,7 +153,7 @@ class _Deletions:
     line: StatedFile | None
 
 
-def _deletion_file(base: Base, fragment: FragmentMetadata, roots: Mapping[int, str]) -> _Deletions:
+def _deletion_file(base: Base, fragment: FragmentMetadata, roots: Mapping[int, str], *, remedy: str) -> _Deletions:
     file = fragment.deletion_file
     if file is None:
         return _Deletions(path="", hidden=np.empty(0, np.uint32), line=None)
@@ -162,7 +165,7 @@ def _deletion_file(base: Base, fragment: FragmentMetadata, roots: Mapping[int, s
             raise ValueError("it is gone")
         hidden = hidden_rows(found.body, arrow=key.endswith(".arrow"))
     except ValueError as error:
-        raise Corrupt(f"a deletion file can't be read: {error}", remedy=_REMEDY, table=base.uri, object=path) from error
+        raise Corrupt(f"a deletion file can't be read: {error}", remedy=remedy, table=base.uri, object=path) from error
     return _Deletions(path=path, hidden=hidden, line=sum_body(key, found.body, rows=len(hidden), path=path))
 
 

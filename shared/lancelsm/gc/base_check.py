@@ -90,7 +90,8 @@ def check_files(handle: TableHandle, *, write: bool) -> Checked:
     last = checked_of(record) or Checked(version=0, key="")
     base = handle.read_base()
     check_base(base, handle.config)
-    if last.version == base.version and _is_manifest(handle, base, last):
+    if last.version == base.version:
+        _check_manifest(handle, base, last)
         return last
     known = _known(context.objects, last)
     with error_context(table=context.uri):
@@ -121,8 +122,8 @@ def read_checked_base(handle: TableHandle, checked: Checked | None) -> BaseTable
         return None
 
 
-def _is_manifest(handle: TableHandle, base: BaseTable, last: Checked) -> bool:
-    """Return whether the manifest of the checked version is still the same; raise `Corrupt` if it changed."""
+def _check_manifest(handle: TableHandle, base: BaseTable, last: Checked) -> None:
+    """Raise `Corrupt` if the manifest of the checked version has changed since the check."""
     found = sum_manifest(handle.context.objects, base.version)
     if found is not None and found.sum != last.manifest:
         raise Corrupt(
@@ -131,7 +132,6 @@ def _is_manifest(handle: TableHandle, base: BaseTable, last: Checked) -> bool:
             table=base.uri,
             object=found.path,
         )
-    return True
 
 
 def _known(objects: ObjectStore, last: Checked) -> dict[str, StatedFile]:

@@ -98,7 +98,7 @@ def promise_problems(handle: TableHandle, *, base: BaseTable | None = None) -> l
     return [TableProblem(kind=ProblemKind.PROMISE, message=message, remedy=remedy)] if message else []
 
 
-def look(
+def warn_of_problems(
     handle: TableHandle,
     *,
     base: BaseTable | None = None,

@@ -51,7 +51,7 @@ class Report:
         checked: number of objects and records that were read.
         orphans: number of objects of regions that nothing names. They are no problem: crashes leave them, and
             collections remove them.
-        unsummed: number of files of the base that another tool added, or an earlier release. Nothing proves their bytes
+        unsummed: number of files of the base without a sum, such as those of another tool. Nothing proves their bytes
             until the next merge or collection has summed them.
         complete: False if the limit ended the scrub.
     """

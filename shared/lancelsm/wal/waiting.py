@@ -1,10 +1,10 @@
 """Let a slow append get its turn among fast appends of the same owner.
 
-An append that takes long, such as a large one, loses its position again and again to short ones. After two lost
-positions its writer notes in the head for how long others should hold back. Another writer gets the note with its own
-next append. Then it holds back once, at most that long, before its next append, and that append removes the note. So a
-note of a dead writer costs each other writer at most one pause. The note decides nothing: who ignores it loses no
-guarantee. Model: tests/model/waiting_note.py.
+An append that takes long, such as a large one, loses its position again and again to short ones. When it loses one for
+the third time, its writer notes in the head for how long others should hold back. Another writer gets the note with
+its own next append. Then it holds back once, at most that long, before its next append, and that append removes the
+note. So a note of a dead writer costs each other writer at most one pause. The note decides nothing: a writer that
+ignores it breaks no guarantee. Model: tests/model/waiting_note.py.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from lancelsm.region import head as heads
 from lancelsm.region.catalog import Region
 from lancelsm.region.head import Head
 
-_PATIENCE = 2  # lost positions before the first note
+_PATIENCE = 2  # lost positions without a note; the next one leaves it
 _AT_ONCE = 8  # notes before the writer backs off again
 _LEAST_SECONDS = 0.02
 _MOST_SECONDS = 10.0

@@ -137,7 +137,9 @@ def read_text(indexes: Sequence[BaseIndex], query: Any, *, text_columns: Sequenc
     """
     if not is_text_query(query):
         remedy = "Give text, or a query object of lance.query"
-        raise Invalid(f"a text can't be searched for {shown(query)}", remedy=remedy, table=uri, field="text")
+        raise Invalid(
+            f"the text of a search is {shown(query)}, which is not text", remedy=remedy, table=uri, field="text"
+        )
     indexed = [one.columns[0] for one in indexes if one.kind == "INVERTED" and len(one.columns) == 1]
     if isinstance(text_columns, str):
         raise Invalid(
@@ -174,7 +176,10 @@ def _vector_column(schema: TableSchema, indexes: Sequence[BaseIndex], column: st
             remedy = did_you_mean(column, schema.names, what="Its columns are")
             raise Invalid(f"the table has no column {column!r}", remedy=remedy, table=uri, field="column")
         if column not in fitting:
-            raise Invalid(f"the column {column!r} has no vectors", table=uri, field="column")
+            remedy = (
+                f"Name a column of vectors: {', '.join(fitting)}" if fitting else "The table has no column of vectors"
+            )
+            raise Invalid(f"the column {column!r} has no vectors", remedy=remedy, table=uri, field="column")
         return column
     indexed = [name for name in fitting if any(one.columns == (name,) and one.metric for one in indexes)]
     found = indexed or fitting
@@ -203,18 +208,22 @@ def _vectors(
     value: Any, width: int, item: pa.DataType, *, multi: bool, column: str, uri: str
 ) -> tuple[tuple[Vectors, ...], bool]:
     """Return the query vectors, and whether the caller asked several queries."""
-    problem = f"the query is no vector of {width} numbers, as the column {column!r} has"
+    problem = f"the query is not a vector of {width} numbers of type {item}, as the column {column!r} has"
     try:
         if isinstance(value, pa.Array | pa.ChunkedArray):
             value = value.to_pylist()
-        array = np.asarray(value, dtype=item.to_pandas_dtype())
-        finite = np.isfinite(np.asarray(value, dtype=np.float64)).all()
+        given = np.asarray(value, dtype=np.float64)
+        with np.errstate(over="ignore", invalid="ignore"):
+            array = np.asarray(value, dtype=item.to_pandas_dtype())
+            if pa.types.is_uint8(item) and not np.array_equal(array, given):
+                raise ValueError("a number is not a byte")
+        finite = np.isfinite(given).all() and np.isfinite(array).all()
     except (TypeError, ValueError, OverflowError) as cause:
         raise Invalid(problem, table=uri, field="vector") from cause
     if array.ndim not in ((1, 2, 3) if multi else (1, 2)) or array.shape[-1] != width or 0 in array.shape:
         raise Invalid(f"{problem}; its shape is {array.shape}", table=uri, field="vector")
     if not finite:
-        raise Invalid("a number of the query is not finite", table=uri, field="vector")
+        raise Invalid(f"a number of the query is not finite as {item}", table=uri, field="vector")
     if multi:
         several = array.ndim == 3
         return (tuple(array) if several else (array.reshape(-1, width),)), several

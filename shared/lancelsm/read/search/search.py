@@ -52,7 +52,7 @@ class Prepared:
         return cls(identity=current, levels=prepare(view, uri=uri))
 
 
-# Lance reserves memory for so many rows in each level, and ends the process if it gets none.
+# Lance reserves memory for this many rows in each level, and ends the process if it gets none.
 _MOST = 1_000_000
 _MOST_REFINED = 10_000_000
 
@@ -89,7 +89,7 @@ def read_request(query: Any, **arguments: Any) -> SearchRequest:
             raise Invalid(f"{name} is {number}", remedy=f"Give a whole number from 1 to {_MOST:,}", field=name)
     if request.k * (request.refine_factor or 1) > _MOST_REFINED:
         what = f"k times refine_factor is {request.k * (request.refine_factor or 1)}"
-        raise Invalid(what, remedy=f"Keep the product below {_MOST_REFINED:,}", field="refine_factor")
+        raise Invalid(what, remedy=f"Keep the product at {_MOST_REFINED:,} or less", field="refine_factor")
     if request.rerank != "rrf" and not callable(request.rerank):
         raise Invalid(
             f"unknown reranker {shown(request.rerank)}", remedy="Use 'rrf', or a function of two tables", field="rerank"

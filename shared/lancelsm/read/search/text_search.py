@@ -3,8 +3,7 @@
 Lance scores a word by BM25 with the statistics of one dataset: a word that is rare in a small generation would count
 more there than in the base. So each level returns its candidates, and their scores are computed again: for each word
 the number of rows that have it is counted over all levels, and the part of the score that depends on it is replaced.
-Rows of the log, and rows that no
-index covers yet, are indexed in a temporary directory, once per view.
+Rows of the log, and rows that no index covers yet, are indexed in a temporary directory, once per view.
 
 This is done for plain words. The scores of a query object of Lance (phrases, boolean, fuzzy and boosted queries) are
 those of each level.
