@@ -177,7 +177,7 @@ class _Rows:
         self._left: pa.RecordBatch | None = None
 
     def take(self, rows: int) -> Iterator[pa.RecordBatch]:
-        """Yield the next rows in batches; fewer if there are not so many."""
+        """Yield the next rows in batches; fewer if fewer are left."""
         while rows:
             batch = self._left if self._left is not None else next(self._batches, None)
             if batch is None:

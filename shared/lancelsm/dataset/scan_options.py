@@ -15,7 +15,7 @@ _BUFFER_BYTES = 32 << 20
 
 
 def scan_options(dataset: lance.LanceDataset, columns: Sequence[str], *, row_bytes: int = 0) -> dict[str, Any]:
-    """Return options for a scan of these columns, so that a batch has few megabytes.
+    """Return options for a scan of these columns, so that a batch has a few megabytes.
 
     Args:
         row_bytes: the mean size of a row in memory, if it is known: repeated values take less room in a file.

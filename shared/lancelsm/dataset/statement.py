@@ -36,11 +36,11 @@ from lancelsm.objects.open import open_store
 
 FILES = "lancelsm.files"  # schema metadata of the base: the key of the statement
 
-_FORMAT = 2  # as of other objects with sums: 1 would mean SHA3-256
+_FORMAT = 2  # as in other objects with sums: 1 would mean SHA3-256
 _TRIES = 3
 _PIECE = 8 << 20
-_MANIFESTS = 32  # a statement has at most so many manifests
-_BYTES_FOUND = 32 << 20  # one commit sums at most so many bytes of files that have no line; a collection sums the rest
+_MANIFESTS = 32  # a statement has at most this many manifests
+_BYTES_FOUND = 32 << 20  # one commit sums at most this many bytes of files without a line; a collection sums the rest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -55,7 +55,7 @@ from lancelsm.registry import Fields, Record, SwapApplied
 
 _FILE = re.compile(rf"data/[^/]+\.lance|_deletions/[^/]+\.(arrow|bin)|{STATEMENTS}[^/]+\.binpb")
 _FILES = ("data/", "_deletions/", STATEMENTS)
-_VERSIONS_MIN = 16  # a round must delete so many versions and statements, or a file with rows: it adds a version itself
+_VERSIONS_MIN = 16  # a round deletes this many versions and statements, or a file with rows: it adds a version itself
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -35,7 +35,7 @@ from lancelsm.region.handle import TableHandle, check_base
 from lancelsm.registry import Record, SwapApplied
 
 CHECKED = "base_checked"  # in the table's catalog record
-_BYTES_AT_ONCE = 16 << 30  # one collection reads at most about so many bytes of the base
+_BYTES_AT_ONCE = 16 << 30  # one collection reads about this many bytes of the base at most
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,8 +7,8 @@ the directory of the generation, a zero byte, and its bytes. So the sum detects 
 deleted, moved or added.
 
 An index is a new Lance version of the directory, perhaps long after the flush. Its version file and the files of the
-index belong to a sum of their own, so the sum of the rows never changes. A version file lists indexes or it does not:
-that decides to which sum it belongs.
+index belong to a sum of their own, so the sum of the rows never changes. A version file that lists indexes belongs to
+the sum of the indexes, any other to the sum of the rows.
 """
 
 from __future__ import annotations

@@ -13,7 +13,9 @@ from pathlib import Path
 from lancelsm.errors import Corrupt
 from lancelsm.objects.open import local_path
 
-_REMEDY = "Put the files themselves in its place, or remove it. Only the directory of the table itself may be a link"
+_REMEDY = (
+    "Replace it by the files that it points to, or remove it. Only the directory of the table itself may be a link"
+)
 
 
 def linked_part(root: str | Path, key: str) -> str | None:

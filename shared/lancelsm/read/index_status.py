@@ -1,4 +1,4 @@
-"""Read how far the indexes of a table have come, and whether its promise to Lance's readers holds."""
+"""Read which rows the indexes of a table cover, and whether its promise to Lance's readers holds."""
 
 from __future__ import annotations
 

@@ -203,7 +203,7 @@ def flushed(
 
 
 def requiring_indexes(manifest: Manifest, number: int) -> Manifest:
-    """Refuse flushes that were built for an earlier list of indexes than this one."""
+    """Return a manifest that refuses flushes that were built for a list of indexes with a lower number."""
     return manifest if manifest.index_number >= number else replace(manifest, index_number=number)
 
 

@@ -158,8 +158,8 @@ def read_ahead(region: Region, positions: Sequence[int], *, size: int | None) ->
 def stored_rows(entry: Entry, schema: TableSchema) -> pa.Table:
     """Return the rows of a committed entry in the stored form of a schema.
 
-    The sum of an entry covers its rows but not its schema message. If the schema is the table's, the rows are as
-    written. Under any other schema (an older or a damaged one) the rows are summed and compared.
+    If the entry has the schema of the table, the sum of the entry proves the rows. Under any other schema, such as an
+    older one, the rows are summed and compared.
 
     Raises:
         Corrupt: the rows are not as written.

@@ -31,7 +31,7 @@ _LEVEL = "lancelsm.level"  # column names of tables have no dots
 
 
 class Newest:
-    """Knows the newest level of every key above the base."""
+    """The newest level of every key above the base."""
 
     def __init__(self, keys: Keys, levels: Indexes, primary_key: tuple[str, ...]) -> None:
         self._keys = keys

@@ -71,7 +71,7 @@ class Queue(Protocol):
     def delete(self, receipt: str) -> None: ...
 
     def postpone(self, receipts: Collection[str], *, seconds: int) -> None:
-        """Deliver messages in flight again after so many seconds."""
+        """Deliver messages in flight again after this many seconds."""
         ...
 
 
