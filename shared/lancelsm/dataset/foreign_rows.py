@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 
 from lancelsm.dataset.base_reads import scan_base
 from lancelsm.dataset.base_table import BaseTable, VersionGone, open_base
+from lancelsm.record.casts import shown_value
 from lancelsm.record.key import key_column
 
 ROWS = "lancelsm.rows"
@@ -31,10 +32,11 @@ class Repeated:
 def counted_rows(base: BaseTable) -> int:
     """Return the number of rows that the base has by the count of lancelsm's own commits.
 
-    It is the actual number if nothing is known: an earlier release merged, or version 1 was cleaned up.
+    It is the actual number if nothing is known: an earlier release merged, version 1 was cleaned up, or another tool
+    changed the number to something else.
     """
-    if ROWS in base.metadata:
-        return int(base.metadata[ROWS])
+    if (counted := base.metadata.get(ROWS)) is not None:
+        return int(counted) if counted.isdecimal() else base.rows
     if base.counters or base.version <= _CREATED:
         return base.rows
     try:
@@ -60,4 +62,8 @@ def repeated_keys(base: BaseTable) -> Repeated:
 
 def described_keys(rows: pa.Table, primary_key: tuple[str, ...]) -> tuple[str, ...]:
     """Return the key of each row as text."""
-    return tuple(", ".join(f"{name}={row[name]!r}" for name in primary_key) for row in rows.to_pylist())
+    columns = {name: rows.column(name) for name in primary_key}
+    return tuple(
+        ", ".join(f"{name}={shown_value(column[row])}" for name, column in columns.items())
+        for row in range(rows.num_rows)
+    )
