@@ -119,7 +119,7 @@ def back_up(
     check_free(store, uri=location)
     if store.get(BACKUP) is not None:
         raise _already_there(location)
-    base = table._pinned.base  # its rows would be copied with their damage, and summed
+    base = table._pinned.base  # a backup of damaged rows would have sums that fit them
     check_stated(base, table._handle.context.objects, files_of(base))
     key = table.config.schema.primary_key
     plain = pa.schema([field.remove_metadata() for field in table.schema])

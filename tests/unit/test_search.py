@@ -371,6 +371,25 @@ def test_a_query_that_would_become_another_vector_is_invalid(
         table.search(query)
 
 
+@pytest.mark.parametrize("name", ["_distance", "_score", "_relevance_score"])
+def test_a_column_with_the_name_of_a_score_is_left_out_or_refused(tmp_path: Path, name: str) -> None:
+    schema = pa.schema([*COLUMNS, (name, pa.float32())])
+    table = lancelsm.create(tmp_path / "table", schema, primary_key="id")
+    table.create_index("text", kind="INVERTED")
+    table.upsert([{**one, name: 1.0} for one in rows(range(20))])
+    table.flush()
+    table.merge()
+
+    def search(**options: Any) -> pa.Table:
+        return table.search(vector(1), text="red", k=3, **options).to_arrow()
+
+    with pytest.raises(Invalid, match=f"has a column '{name}'"):
+        search()
+    with pytest.raises(Invalid, match=f"has a column '{name}'"):
+        search(columns=["id", name])
+    assert search(columns=["id", "text"]).column_names == ["id", "text"]
+
+
 def test_an_empty_table_has_no_nearest_row(tmp_path: Path) -> None:
     table = lancelsm.create(tmp_path / "table", COLUMNS, primary_key="id")
 

@@ -27,6 +27,7 @@ from functools import partial
 from typing import Any
 
 from lancelsm.common.layout import generation_path
+from lancelsm.common.shown import did_you_mean
 from lancelsm.dataset import indexes as stored
 from lancelsm.dataset.base_table import BaseTable
 from lancelsm.dataset.generation_indexes import index_generation
@@ -81,7 +82,7 @@ def drop_index(handle: TableHandle, name: str) -> None:
         if name not in known:
             raise Invalid(
                 f"the table has no index {name!r}",
-                remedy=f"It has {', '.join(sorted(known)) or 'none'}",
+                remedy=did_you_mean(name, sorted(known), what="Its indexes are") if known else "It has no index at all",
                 field="name",
             )
         if not _leave(handle, name, IndexState.DROPPING):

@@ -35,6 +35,7 @@ from lancelsm.dataset.merged_generations import read_details
 from lancelsm.dataset.native import native_errors, read_errors
 from lancelsm.errors import Contended, Corrupt, Invalid
 from lancelsm.objects import ObjectStore
+from lancelsm.record.schema import unknown_column
 
 WANTED = "lancelsm.indexes"
 KEY_INDEX = "lancelsm_key"  # an index of our own on the key; readers of generations do not need it
@@ -182,7 +183,7 @@ def build_index(
     """
     chosen = name or f"{column}_idx"
     if column not in base.schema.names:
-        raise Invalid(f"the table has no column {column!r}", table=base.uri, field=column)
+        raise unknown_column(column, base.schema.names, table=base.uri)
     if chosen == KEY_INDEX or chosen.startswith(_LANCE_PREFIX):
         raise Invalid(f"the name {chosen!r} is reserved", remedy="Choose another name", table=base.uri, field="name")
     existing = {index.name: index for index in base_indexes(base)}

@@ -82,9 +82,8 @@ class ObjectRegistry:
         self._ids = ids
         self._budget_seconds = budget_seconds
         self._parallel = parallel
-        self._last_seen: dict[
-            str, _Stored
-        ] = {}  # last reads and writes of this process: they save the next swap a read
+        # The last reads and writes of this process: they save the next swap a read.
+        self._last_seen: dict[str, _Stored] = {}
 
     def read(self, key: Key) -> Record | None:
         name = object_key(key)

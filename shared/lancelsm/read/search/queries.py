@@ -69,6 +69,16 @@ def read_output(
     for name in names:
         if name not in known:
             raise unknown_column(name, [*schema.names, *scores], table=uri)
+    taken = [name for name in scores if name in schema.names and (name in names or name in schema.primary_key)]
+    if taken:
+        raise Invalid(
+            f"the table has a column {taken[0]!r}, and a search adds a column of this name",
+            remedy="Search without it: name the other columns in `columns`"
+            if taken[0] not in schema.primary_key
+            else "Search by another kind of query, or copy the rows to a table with another name of this column",
+            table=uri,
+            field="columns",
+        )
     if len(set(names)) != len(names) or not names:
         raise Invalid("the list of columns is empty or names a column twice", table=uri, field="columns")
     condition = None if where is None else read_condition(where, columns=schema.columns, table=uri)
