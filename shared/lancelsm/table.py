@@ -364,8 +364,8 @@ class Table:
             Contended: another process maintains the indexes, or other processes kept changing the base.
             Unavailable: a store or the registry did not answer.
 
-        After an error or a crash the index may exist on the base alone. `optimize`, or the same call with `replace`,
-        finishes it.
+        After an error or a crash the index may exist on the base alone. The command `lancelsm optimize`, or the same
+        call with `replace`, finishes it.
         """
         self._check_writable()
         return create_index(self._handle, column, kind=kind, name=name, replace_existing=replace, options=options)

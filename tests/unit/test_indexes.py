@@ -208,6 +208,10 @@ def test_rows_that_lance_cannot_index_are_flushed_and_the_status_counts_them(tmp
     assert (status.generations_without, status.rows_without) == (1, 2)
     assert "1 generations lack an index" in problem_of(table)
 
+    table.merge()
+    (status,) = table.list_indices()
+    assert (status.generations_without, status.rows_without) == (1, 2)  # the same rows, now of the base
+
 
 def test_binary_vectors_are_searched_by_hamming_distance(tmp_path: Path) -> None:
     schema = pa.schema([("id", pa.int64()), ("bits", pa.list_(pa.uint8(), 8))])

@@ -60,8 +60,8 @@ def drop(
 def list_(session: Session, uri: Uri) -> None:
     """Show every index, and how many rows a search reads without it.
 
-    As JSON: {"indexes": [like `index create`]}. `rows_without` counts rows of the base and of generations; `maintained`
-    says whether Lance's own readers may rely on the index.
+    As JSON: {"indexes": [like `index create`]}. `rows_without` counts rows of the base and of pending generations;
+    `maintained` says whether Lance's own readers may rely on the index.
     """
     from lancelsm.cli.text import listing
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from lancelsm.common.layout import NO_GENERATION
 from lancelsm.dataset.base_table import BaseTable
 from lancelsm.dataset.indexes import WantedList, base_indexes, read_promise, wanted_list
 from lancelsm.objects import ObjectStore
@@ -19,7 +20,7 @@ class IndexStatus:
 
     Args:
         rows: rows of the base that it covers.
-        rows_without: rows of the base and of listed generations that a search reads without it.
+        rows_without: rows of the base and of pending generations that a search reads without it.
         generations: listed generations that have it.
         generations_without: listed generations that lack it. Always 0 for a kind that generations don't need.
         maintained: whether the table promises to Lance's readers that every listed generation has it.
@@ -48,7 +49,14 @@ def read_index_statuses(base: BaseTable, manifests: Iterable[Manifest], *, objec
     indexes = base_indexes(base)
     if not indexes:
         return []
+    manifests = list(manifests)
     listed = [one for manifest in manifests for one in manifest.generations]
+    merged = {
+        one.path
+        for manifest in manifests
+        for one in manifest.generations
+        if one.generation <= base.counters.get(manifest.region, NO_GENERATION)
+    }
     wanted = wanted_list(base)
     known = {one.name for one in wanted.indexes}
     promise = read_promise(objects=objects, version=base.version)
@@ -64,7 +72,8 @@ def read_index_statuses(base: BaseTable, manifests: Iterable[Manifest], *, objec
                 kind=index.kind,
                 metric=index.metric,
                 rows=index.rows,
-                rows_without=max(base.rows - index.rows, 0) + sum(one.rows or 0 for one in without),
+                rows_without=max(base.rows - index.rows, 0)
+                + sum(one.rows or 0 for one in without if one.path not in merged),
                 generations=len(having),
                 generations_without=len(without),
                 maintained=promise is not None and index.name in promise.names,
