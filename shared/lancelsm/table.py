@@ -327,7 +327,7 @@ class Table:
 
     @checked
     def run(self, *, until_idle: bool = True, engine: Engine = "auto") -> Ran:
-        """Flush, merge and optimize the table.
+        """Flush and merge the table, and optimize its base after a merge.
 
         Args:
             until_idle: True: do everything that can be done, due or not, then return. False: do what is due by the
@@ -348,8 +348,9 @@ class Table:
     ) -> IndexStatus:
         """Create an index on a column, and maintain it: every flush builds it for its rows too.
 
-        Searches find all rows at any time; an index makes them fast. When the call returns, every row of the base and
-        of the generations is indexed, and Lance's own readers may rely on it.
+        Searches find all rows at any time; an index makes them fast. Generations get an index for vectors, INVERTED and
+        BTREE; an index of another kind is on the base alone. When the call returns, every row is indexed, and Lance's
+        own readers may rely on it; but `rows_without` of the result counts rows that Lance can't index.
 
         Args:
             kind: as Lance names it: IVF_FLAT, IVF_SQ, IVF_PQ, IVF_RQ, IVF_HNSW_FLAT, IVF_HNSW_SQ, IVF_HNSW_PQ for
@@ -362,6 +363,7 @@ class Table:
         Raises:
             Invalid: unknown column, a kind or option that Lance refuses for it, or the name is taken.
             Contended: another process maintains the indexes, or other processes kept changing the base.
+            Corrupt: a head, a manifest, a generation or the base is missing or damaged.
             Unavailable: a store or the registry did not answer.
 
         After an error or a crash the index may exist on the base alone. The command `lancelsm optimize`, or the same
@@ -376,6 +378,7 @@ class Table:
 
         Raises:
             Invalid: the table has no such index.
+            Corrupt: see `create_index`.
             Contended, Unavailable: the index may still exist, and may no longer be maintained. Drop it again.
         """
         self._check_writable()

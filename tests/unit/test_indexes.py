@@ -273,6 +273,23 @@ def test_after_a_crash_of_a_creation_the_promise_holds_and_optimize_finishes_it(
     assert problem_of(table) == ""
 
 
+@pytest.mark.parametrize("name", [None, "vec_idx"])
+def test_an_index_that_is_replaced_is_not_promised_before_generations_have_the_new_one(
+    tmp_path: Path, name: str | None
+) -> None:
+    table = create(tmp_path)
+    table.create_index("vec", kind="IVF_FLAT", num_partitions=1, metric="l2")
+    table.upsert(rows(range(10)))
+    table.flush()
+
+    with crash_at("build_index", 1), pytest.raises(Crash):
+        table.create_index("vec", kind="IVF_FLAT", name=name, replace=True, num_partitions=1, metric="cosine")
+
+    assert promised(table) == set()
+    maintenance.optimize_table(table._handle)
+    assert promised(table) == {"vec_idx"}
+
+
 @pytest.mark.parametrize("step", ["write_wanted", "write_promise", "drop_base_index"])
 @pytest.mark.parametrize("call", [1, 2])
 def test_after_a_crash_of_a_drop_the_promise_holds_and_optimize_finishes_it(

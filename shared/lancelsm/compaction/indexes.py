@@ -60,8 +60,8 @@ def create_index(
     """Create an index on the base and on every generation; see `Table.create_index`."""
     with error_context(table=handle.context.uri), lease(handle.context, INDEXES):
         _promise(handle, lambda found: replace(found, every=False))
-        if replace_existing and name is not None:
-            _leave(handle, name, IndexState.LEAVING)
+        if replace_existing:
+            _leave(handle, name or stored.default_name(column), IndexState.LEAVING)
             _finish_leaving(handle)
         base = handle.read_base()
         made = stored.build_index(

@@ -166,10 +166,15 @@ def index_kind(stored: str) -> str:
     return {"Inverted": _INVERTED, "BTree": _BTREE, "LabelList": "LABEL_LIST"}.get(stored, stored.upper())
 
 
+def default_name(column: str) -> str:
+    """Return the name of an index on a column whose creator gave none."""
+    return f"{column}_idx"
+
+
 def build_index(
     base: BaseTable, *, column: str, kind: str, name: str | None, replace_existing: bool, options: Mapping[str, Any]
 ) -> str:
-    """Build an index over the rows of the base. Return its name; by default it is the column's name and `_idx`.
+    """Build an index over the rows of the base. Return its name, by default `default_name`.
 
     Args:
         kind: as Lance names it, such as IVF_PQ, IVF_HNSW_SQ, INVERTED, BTREE or BITMAP.
@@ -181,7 +186,7 @@ def build_index(
         Contended: the base changed meanwhile, several times.
         Unavailable: the store did not answer. The index may exist.
     """
-    chosen = name or f"{column}_idx"
+    chosen = name or default_name(column)
     if column not in base.schema.names:
         raise unknown_column(column, base.schema.names, table=base.uri)
     if chosen == KEY_INDEX or chosen.startswith(_LANCE_PREFIX):
