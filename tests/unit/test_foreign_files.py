@@ -104,7 +104,7 @@ def test_the_parent_of_another_table_is_refused_and_that_table_stays(tmp_path: P
 
     with pytest.raises(Invalid, match=f"would delete it: {directory}/"):
         lancelsm.create(tmp_path, ROWS, primary_key="id")
-    with pytest.raises(Invalid, match="table not found"):
+    with pytest.raises(Invalid, match="there is no table at this location"):
         drop_table(tmp_path)
     assert ids(tmp_path / directory) == [0, 1, 2, 3, 9]
 
