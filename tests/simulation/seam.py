@@ -95,11 +95,10 @@ COMPOSED = frozenset(
 )
 PURE = frozenset(
     {
+        "base_rows.by_fragment",
         "base_table.counters",
-        "foreign_rows.described_keys",
         "base_table.first_version",
         "base_table.no_dataset",
-        "base_rows.by_fragment",
         "bloom.build_bloom",
         "bloom.is_filterable",
         "bloom.may_contain",
@@ -110,6 +109,8 @@ PURE = frozenset(
         "fields.fitted",
         "fields.numbering",
         "fields.stored_fields",
+        "foreign_rows.described_keys",
+        "indexes.index_kind",
         "literals.literals",
         "merged_generations.manifest_names",
         "native.invalid_condition",
@@ -118,7 +119,11 @@ PURE = frozenset(
         "native.text_of",
         "native.translated",
         "read_back.data_path",
+        "scan_options.scan_options",
         "scrub_reads.shared_directories",
+        "search_reads.blocklist",
+        "search_reads.is_text_query",
+        "search_reads.match_query",
         "statement.check_line",
         "statement.check_rows_of",
         "statement.decode",
@@ -126,6 +131,32 @@ PURE = frozenset(
         "statement.manifest_line",
         "statement.metadata_of",
         "statement.sum_body",
+    }
+)
+# Indexes and searches: tests/unit/test_indexes.py stops after each step.
+INDEXES = frozenset(
+    {
+        "generation_indexes.index_generation",
+        "indexes.base_indexes",
+        "indexes.build_index",
+        "indexes.build_key_index",
+        "indexes.drop_base_index",
+        "indexes.generation_index",
+        "indexes.read_promise",
+        "indexes.wanted_list",
+        "indexes.write_promise",
+        "indexes.write_wanted",
+        "merged_generations.read_details",
+        "search_reads.fragments_without_text_index",
+        "search_reads.indexed_rows",
+        "search_reads.keys_with_row_ids",
+        "search_reads.matching_text",
+        "search_reads.nearest",
+        "search_reads.rows_of_fragments",
+        "search_reads.scores_of",
+        "search_reads.searched_base",
+        "search_reads.searched_generation",
+        "search_reads.text_lengths",
     }
 )
 # Commands of an operator, apart from the write path; and a look at a local disk.

@@ -123,7 +123,7 @@ def test_a_write_through_the_queue_sends_the_requests_that_are_charged(server: S
         assert apply.apply([delivery], ports=ports, seconds=30).entries
 
     assert counted.during(ingest) == requests.INGEST
-    assert counted.during(apply_batch) == requests.WRITE
+    assert counted.during(apply_batch) == requests.WRITE + requests.WRITE_QUEUED
 
 
 @pytest.mark.parametrize("entries", [2, 4])

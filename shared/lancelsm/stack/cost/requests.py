@@ -26,7 +26,8 @@ class Requests:
 
 
 INGEST: Final = Requests(record_reads=2)  # one invocation
-WRITE: Final = Requests(object_writes=1, record_writes=1, record_reads=3)  # one entry, direct or through the queue
+WRITE: Final = Requests(object_writes=1, record_writes=1, record_reads=1)  # one entry
+WRITE_QUEUED: Final = Requests(record_reads=1)  # in addition for an entry of a message
 WRITE_FIRST: Final = Requests(record_writes=1)  # in addition for the first entry after a merge, which marks the region
 FLUSH: Final = Requests(object_writes=14, object_reads=14, record_writes=1, record_reads=4)  # one generation
 FLUSH_ENTRY: Final = Requests(object_reads=1)  # in addition for each entry in it
