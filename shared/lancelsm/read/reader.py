@@ -12,7 +12,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -20,18 +19,18 @@ from lancelsm.common.setsum import Setsum
 from lancelsm.dataset.base_reads import rows_of_keys, scan_base
 from lancelsm.dataset.conditions import Condition, read_condition
 from lancelsm.dataset.generation import lookup_generation, read_generation
-from lancelsm.dataset.key_lookup import ABSENT, Indexes, Keys
+from lancelsm.dataset.key_lookup import ABSENT
 from lancelsm.errors import Invalid
+from lancelsm.read.newest import NewestLevels
 from lancelsm.read.tail import Tail
 from lancelsm.read.view import RegionView, View
 from lancelsm.record.batches import gathered
 from lancelsm.record.casts import as_schema
-from lancelsm.record.key import key_column, newest
+from lancelsm.record.key import key_column
 from lancelsm.record.schema import TOMBSTONE, TableSchema, unknown_column
 
 _ROWS_AT_ONCE = 1 << 18  # many keys per lookup cost little more than a few
 _BYTES_AT_ONCE = 16 << 20
-_LEVEL = "lancelsm.level"  # column names of tables have no dots
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,7 +150,7 @@ def _rows(
     if limit is not None and where is None and sum(tail.live_rows for tail in tails) >= limit:
         levels = [level for level in levels if level.tail is not None]
     # Generations are opened before the first row: a reader that a collection overtook can still take a new view then.
-    above = _Newest.of(view, levels, uri=uri)
+    above = NewestLevels.of(((level.number, _keys_of(view, level, uri=uri)) for level in levels), schema)
     for tail in tails:
         for rows in _gathered(tail.rows(wanted), at_least):
             yield live(rows, pc.invert(rows.column(TOMBSTONE)))
@@ -159,38 +158,18 @@ def _rows(
         if level.tail is None:
             for rows in _gathered(_read(view, level, uri=uri, columns=wanted, where=where), at_least):
                 alive = (
-                    (above.level_of(rows, schema) == level.number)  # guard: newer row hides a row of a generation
+                    (above.level_of(rows) == level.number)  # guard: newer row hides a row of a generation
                     & ~rows.column(TOMBSTONE).to_numpy()
                 )
                 yield live(rows, pa.array(alive))
     for rows in _gathered(scan_base(view.base, columns=read, where=where), at_least):
-        yield rows.filter(pa.array(above.level_of(rows, schema) == ABSENT))  # guard: newer row hides a row of the base
+        yield rows.filter(pa.array(above.level_of(rows) == ABSENT))  # guard: newer row hides a row of the base
 
 
-class _Newest:
-    """Knows the newest level of every key above the base."""
-
-    def __init__(self, keys: Keys, levels: Indexes) -> None:
-        self._keys = keys
-        self._levels = levels
-
-    @classmethod
-    def of(cls, view: View, levels: Sequence[_Level], *, uri: str) -> _Newest:
-        schema = view.base.schema
-        parts = []
-        for level in levels:
-            if level.tail is not None:
-                part = level.tail.keys
-            else:
-                part = pa.Table.from_batches(_read(view, level, uri=uri, columns=()), _key_schema(schema))
-            parts.append(part.append_column(_LEVEL, pa.repeat(level.number, part.num_rows)))
-        known = newest(pa.concat_tables(parts), schema.primary_key)  # newer levels come later
-        return cls(Keys(_keys(known, schema)), known.column(_LEVEL).to_numpy())
-
-    def level_of(self, rows: pa.Table, schema: TableSchema) -> Indexes:
-        """Return the newest level that has the key of each row; `ABSENT` if no level above the base has it."""
-        found = self._keys.find(_keys(rows, schema))
-        return np.where(found == ABSENT, ABSENT, self._levels[found])
+def _keys_of(view: View, level: _Level, *, uri: str) -> pa.Table:
+    if level.tail is not None:
+        return level.tail.keys
+    return pa.Table.from_batches(_read(view, level, uri=uri, columns=()), _key_schema(view.base.schema))
 
 
 def _levels(region: RegionView) -> list[_Level]:
@@ -258,10 +237,6 @@ def _with_key(schema: TableSchema, columns: Sequence[str]) -> list[str]:
 
 def _key_schema(schema: TableSchema) -> pa.Schema:
     return pa.schema([f for f in schema.stored if f.name in schema.primary_key or f.name == TOMBSTONE])
-
-
-def _keys(rows: pa.Table, schema: TableSchema) -> pa.ChunkedArray:
-    return pa.chunked_array([key_column(rows, schema.primary_key)])
 
 
 def _among(rows: pa.Table, others: pa.Table, schema: TableSchema) -> pa.Array:

@@ -7,14 +7,14 @@ table. What a view hides does not depend on the query, so it is prepared once.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from lancelsm.dataset.indexes import BaseIndex, base_indexes
-from lancelsm.dataset.key_lookup import ABSENT, Indexes, Keys
+from lancelsm.dataset.key_lookup import ABSENT
 from lancelsm.dataset.search_reads import (
     RowIds,
     Searched,
@@ -23,47 +23,9 @@ from lancelsm.dataset.search_reads import (
     searched_base,
     searched_generation,
 )
+from lancelsm.read.newest import NewestLevels
 from lancelsm.read.view import View
-from lancelsm.record.key import key_column, newest
 from lancelsm.record.schema import TOMBSTONE, TableSchema
-
-_LEVEL = "lancelsm.level"  # column names of tables have no dots
-
-
-class Newest:
-    """The newest level of every key above the base."""
-
-    def __init__(self, keys: Keys, levels: Indexes, primary_key: tuple[str, ...]) -> None:
-        self._keys = keys
-        self._levels = levels
-        self._primary_key = primary_key
-
-    def __len__(self) -> int:
-        return len(self._keys)
-
-    @classmethod
-    def of(cls, generations: Sequence[pa.Table], tails: pa.Table, schema: TableSchema) -> Newest:
-        """Build it from the keys of the generations of each region, oldest first, and those of all tails."""
-        names = list(schema.primary_key)
-        fields = pa.schema([schema.columns.field(name).remove_metadata() for name in names])
-        parts = [
-            found.select(names).cast(fields).append_column(_LEVEL, pa.repeat(pa.scalar(number, pa.int64()), len(found)))
-            for number, found in enumerate([*generations, tails])
-        ]
-        known = newest(pa.concat_tables(parts).combine_chunks(), schema.primary_key)
-        return cls(_key(known, schema.primary_key), known.column(_LEVEL).to_numpy(), schema.primary_key)
-
-    def level_of(self, rows: pa.Table) -> Indexes:
-        """Return the newest level that has the key of each row; `ABSENT` if no level above the base has it."""
-        if not len(self._keys):
-            return np.full(rows.num_rows, ABSENT, np.int64)
-        found = self._keys.find(pa.chunked_array([key_column(rows, self._primary_key)]))
-        return np.where(found == ABSENT, ABSENT, self._levels[found])
-
-    def stale(self, level: int, rows: pa.Table, ids: RowIds) -> RowIds:
-        """Return the ids of the rows of a level that a newer level replaces, and of its tombstones."""
-        stale: RowIds = ids[(self.level_of(rows) != level) | ~_alive(rows).to_numpy(zero_copy_only=False)]
-        return stale
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,7 +49,7 @@ class Levels:
     base: StoredLevel
     generations: tuple[StoredLevel, ...]
     tail: pa.Table
-    newest: Newest
+    newest: NewestLevels
 
     @property
     def stored(self) -> tuple[StoredLevel, ...]:
@@ -123,9 +85,9 @@ def prepare(view: View, *, uri: str) -> Levels:
     tails = pa.concat_tables(
         [schema.stored.empty_table(), *(part for region in view.regions for part in region.tail.in_order())]
     )
-    above = Newest.of([found for found, _ in keys], tails, schema)
+    above = NewestLevels.of(enumerate([*(found for found, _ in keys), tails]), schema)
     generations = tuple(
-        _level(level, found.num_rows, above.stale(number, found, ids))
+        _level(level, found.num_rows, ids[_is_stale(above, number, found)])
         for number, (level, (found, ids)) in enumerate(zip(opened, keys, strict=True))
     )
     base = searched_base(view.base)
@@ -146,6 +108,12 @@ def prepare(view: View, *, uri: str) -> Levels:
         tail=tails.filter(_alive(tails)).drop_columns([TOMBSTONE]),
         newest=above,
     )
+
+
+def _is_stale(above: NewestLevels, level: int, rows: pa.Table) -> npt.NDArray[np.bool_]:
+    """Return for each row of a level whether a newer level replaces it, or it is a tombstone."""
+    stale: npt.NDArray[np.bool_] = (above.level_of(rows) != level) | ~_alive(rows).to_numpy(zero_copy_only=False)
+    return stale
 
 
 def _level(searched: Searched, rows: int, stale: RowIds, *, deleted: int = 0) -> StoredLevel:
@@ -172,7 +140,3 @@ def _false(rows: int) -> pa.ChunkedArray:
 
 def _alive(rows: pa.Table) -> pa.Array:
     return pa.array(~rows.column(TOMBSTONE).to_numpy())
-
-
-def _key(rows: pa.Table, primary_key: tuple[str, ...]) -> Keys:
-    return Keys(pa.chunked_array([key_column(rows, primary_key)]))
