@@ -346,7 +346,7 @@ def test_a_base_restored_to_an_older_list_does_not_stop_flushes(tmp_path: Path) 
     check_promise(table)
 
 
-def test_optimize_mends_a_table_whose_indexes_another_tool_created(tmp_path: Path) -> None:
+def test_optimize_repairs_a_table_whose_indexes_another_tool_created(tmp_path: Path) -> None:
     table = create(tmp_path)
     lance.dataset(table.uri).create_index("vec", "IVF_FLAT", name="vec_idx", num_partitions=1)
     lance.dataset(table.uri).create_scalar_index("text", "INVERTED", name="text_idx")

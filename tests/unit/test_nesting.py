@@ -45,7 +45,7 @@ def test_a_column_of_too_many_levels_is_refused(tmp_path: Path, around: Around, 
         lancelsm.create(tmp_path / "t", nested(around, levels), primary_key="id")
 
 
-def test_a_type_that_python_can_not_walk_is_refused(tmp_path: Path) -> None:
+def test_a_type_that_python_cannot_walk_is_refused(tmp_path: Path) -> None:
     with pytest.raises(Invalid, match="'deep' is nested"):
         lancelsm.create(tmp_path / "t", nested(in_list, 3_000), primary_key="id")
 

@@ -399,7 +399,7 @@ def test_the_first_statement_above_each_version_stays() -> None:
 @pytest.mark.parametrize(
     "text", ["", "x", "_lancelsm/files/0-aa.binpb", "../../_lancelsm/files/1-" + "0" * 32 + ".binpb"]
 )
-def test_a_key_that_is_none_of_a_statement_is_refused(text: str, tmp_path: Path) -> None:
+def test_a_key_that_is_not_the_key_of_a_statement_is_refused(text: str, tmp_path: Path) -> None:
     with pytest.raises(Corrupt, match="not the key"):
         read_statement(LocalStore(tmp_path), text)
 
