@@ -11,8 +11,8 @@
 | all other types | no | no | no |
 
 A new table declares a dictionary with an index below 32 bits with int32, and a view of text, binary or a list as the
-plain type (`declared`). A column is nested in at most 62 levels (`check_depth`). A fixed_size_list has at most 14,000
-bools, or 1,800 if their number is not a multiple of 8. A field whose metadata makes Lance store it in another form,
+plain type (`declared`). A column is nested in at most 62 levels (`check_depth`). A fixed_size_list has at most 15,000
+bools, or 1,875 if their number is not a multiple of 8. A field whose metadata makes Lance store it in another form,
 such as a blob, is refused too. Files before version 2.2 have fewer types.
 `tests/unit/test_values.py` checks all types of this table.
 """
@@ -278,7 +278,7 @@ def _of_fixed_size_list(kind: pa.FixedSizeListType, path: str) -> Iterator[_Prob
         remedy = "Use the type that its values will have" if pa.types.is_null(item) else ""
         yield _Problem(path, f"Lance can't store a fixed_size_list of {item}", remedy)
     if pa.types.is_boolean(item) and _bool_bytes(sizes) > _CHUNK_BYTES:
-        why = f"Lance can't store {prod(sizes)} bools in a value: 14,000 at most, or 1,800 if they fill no whole byte"
+        why = f"Lance can't store {prod(sizes)} bools in a value: 15,000 at most, or 1,875 if they fill no whole byte"
         yield _Problem(path, why)
 
 
