@@ -13,7 +13,8 @@ import pytest
 
 import lancelsm
 from lancelsm.common.layout import published_version
-from lancelsm.errors import Corrupt, Invalid, LsmWarning
+from lancelsm.dataset import foreign_rows
+from lancelsm.errors import Corrupt, Invalid, LsmWarning, Unavailable
 from lancelsm.read.problems import ProblemKind
 from lancelsm.region.handle import open_configured
 from lancelsm.stack.doctor.table_checks import OTHER_TOOLS, table_checks
@@ -236,6 +237,41 @@ def test_rows_that_were_appended_to_the_base_are_reported_until_their_keys_are_w
         table.run()
     assert not kinds(table)
     assert [row for row in table.scan().to_arrow().to_pylist() if row["id"] == 2] == [{"id": 2, "v": 3}]
+
+
+def test_a_store_that_does_not_answer_is_no_problem_of_the_table(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = create(tmp_path)
+    lance.write_dataset(
+        pa.table({"id": [2], "v": [99]}, schema=lance.dataset(table.uri).schema), table.uri, mode="append"
+    )
+
+    def unanswered(base: object, **options: object) -> Any:
+        raise Unavailable("the store did not answer")
+
+    monkeypatch.setattr(foreign_rows, "scan_base", unanswered)
+
+    again, messages = opened(table)
+
+    assert messages == []
+    with pytest.raises(Unavailable, match="did not answer"):
+        again.status()
+
+
+def test_a_damaged_mem_wal_index_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = create(tmp_path)
+
+    def damaged(dataset: lance.LanceDataset) -> Any:
+        raise OSError("LanceError(IO): failed to decode Protobuf message: IndexSection.indices: buffer underflow")
+
+    monkeypatch.setattr(lance.LanceDataset, "mem_wal_index_details", damaged)
+
+    again, messages = opened(table)
+
+    assert messages == []
+    with pytest.raises(Corrupt, match="MemWAL index can't be read"):
+        again.status()
 
 
 def test_rows_that_lance_merged_into_the_base_by_key_are_no_problem(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from lancelsm.common.layout import Generation, RegionId
 from lancelsm.dataset.base_rows import Base, Preempted, commit
 from lancelsm.dataset.base_table import MERGED, BaseFacts, BaseTable, StorageOptions, open_base, open_dataset
 from lancelsm.dataset.merged_generations import read_markers
-from lancelsm.dataset.native import native_errors, read_errors
+from lancelsm.dataset.native import native_errors
 from lancelsm.errors import Contended, Invalid
 from lancelsm.objects import ObjectStore
 
@@ -35,8 +35,7 @@ def read_adoptable(*, uri: str, objects: ObjectStore, storage_options: StorageOp
         Unavailable: the store did not answer.
     """
     base = open_base(uri=uri, storage_options=storage_options)
-    with read_errors("the base's MemWAL index can't be read", table=uri):
-        details = open_dataset(uri=uri, version=base.version, storage_options=storage_options).mem_wal_index_details()
+    details = base.mem_wal_index()
     if details is None:
         raise Invalid("the dataset has no MemWAL index", remedy="Create a table of its rows: lancelsm init", table=uri)
     if not base.schema.primary_key:

@@ -137,6 +137,14 @@ class BaseTable:
         """Locations outside of the table from which this version reads files, as the base of a clone does."""
         return tuple(one.path for one in self.dataset.base_paths().values())
 
+    def mem_wal_index(self) -> Mapping[str, Any] | None:
+        """Return the details of the MemWAL index as Lance decodes them; None if this version has no such index.
+
+        Raises: `Corrupt` or `Unavailable` like `open_base`. Opening a base does not read its indexes.
+        """
+        with read_errors("the base's MemWAL index can't be read", table=self.uri, object=f"{self.uri}/_versions"):
+            return cast("Mapping[str, Any] | None", self.dataset.mem_wal_index_details())
+
 
 def counters(metadata: Mapping[str, str]) -> dict[RegionId, Generation]:
     """Decode the counters in the schema metadata of a base."""

@@ -61,7 +61,7 @@ def index_generation(
         try:
             built += _build(dataset, one, uri=uri)
         except (Invalid, Corrupt) as error:
-            if not _has_none_to_find(dataset, one):
+            if not _has_none_to_find(dataset, one, uri=uri):
                 failed[one.name] = error.message
     if built:
         with native_errors("the indexes of the generation can't be committed", object=uri):
@@ -118,14 +118,15 @@ def _build(dataset: lance.LanceDataset, wanted: WantedIndex, *, uri: str) -> Ite
     yield done
 
 
-def _has_none_to_find(dataset: lance.LanceDataset, wanted: WantedIndex) -> bool:
+def _has_none_to_find(dataset: lance.LanceDataset, wanted: WantedIndex, *, uri: str) -> bool:
     """Return whether a generation has no value that an index of this kind can find."""
     if not wanted.kind.startswith(_VECTOR):
         return False
-    return not any(
-        _findable(batch.column(0), cosine=wanted.options.get("metric") == "cosine")
-        for batch in dataset.scanner(columns=[wanted.column]).to_batches()
-    )
+    with read_errors("the generation can't be read", object=uri):
+        return not any(
+            _findable(batch.column(0), cosine=wanted.options.get("metric") == "cosine")
+            for batch in dataset.scanner(columns=[wanted.column]).to_batches()
+        )
 
 
 def _findable(vectors: pa.Array, *, cosine: bool) -> bool:

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import struct
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import lance
@@ -51,20 +52,22 @@ def read_markers(*, objects: ObjectStore, version: int) -> Markers | None:
     details = read_details(objects=objects, version=version)
     if details is None:
         return None
-    return Markers(
-        merged=_by_region(details.message.compacted_sstables),
-        caught_up={
-            progress.index_name: _by_region(progress.caught_up_generations)
-            for progress in details.message.index_catchup
-        },
-        maintained=None if details.message.maintain_all_indexes else frozenset(details.message.maintained_indexes),
-    )
+    with _decoding(details.key):
+        return Markers(
+            merged=_by_region(details.message.compacted_sstables),
+            caught_up={
+                progress.index_name: _by_region(progress.caught_up_generations)
+                for progress in details.message.index_catchup
+            },
+            maintained=None if details.message.maintain_all_indexes else frozenset(details.message.maintained_indexes),
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredDetails:
-    """The MemWAL index of one version of the base: its UUID and its details."""
+    """The MemWAL index of one version of the base: its UUID and its details. `key` is that of the manifest."""
 
+    key: str
     uuid: str
     dataset_version: int
     message: table_pb2.MemWalIndexDetails
@@ -75,10 +78,16 @@ def read_details(*, objects: ObjectStore, version: int) -> StoredDetails | None:
     found = find_manifest(objects=objects, version=version)
     if found is None:
         raise Corrupt(f"the manifest of version {version} of the base is missing", object=manifest_names(version)[0])
+    with _decoding(found[0]):
+        return _decoded(*found)
+
+
+@contextmanager
+def _decoding(key: str) -> Iterator[None]:
     try:
-        return _decoded(found[1])
+        yield
     except (DecodeError, struct.error, ValueError) as cause:
-        raise Corrupt("a manifest of the base can't be read", object=found[0]) from cause
+        raise Corrupt("a manifest of the base can't be read", object=key) from cause
 
 
 def find_manifest(*, objects: ObjectStore, version: int) -> tuple[str, bytes] | None:
@@ -147,7 +156,7 @@ def _plain(columns: pa.Schema) -> pa.Schema:
     return pa.schema([column.remove_metadata() for column in columns])
 
 
-def _decoded(body: bytes) -> StoredDetails | None:
+def _decoded(key: str, body: bytes) -> StoredDetails | None:
     (position,) = struct.unpack("<q", body[-_FOOTER:-8])
     manifest = table_pb2.Manifest.FromString(_message(body, position))
     if not manifest.HasField("index_section"):
@@ -156,6 +165,7 @@ def _decoded(body: bytes) -> StoredDetails | None:
     for index in section.indices:
         if index.name == MEM_WAL_INDEX:
             return StoredDetails(
+                key=key,
                 uuid=str(uuid.UUID(bytes=index.uuid.uuid)),
                 dataset_version=index.dataset_version,
                 message=table_pb2.MemWalIndexDetails.FromString(index.index_details.value),

@@ -278,8 +278,8 @@ def fragments_without_text_index(searched: Searched, columns: Collection[str]) -
 
 def rows_of_fragments(searched: Searched, fragments: Collection[int], *, hidden: bytes | None) -> pa.Table:
     """Read the rows of some fragments that are not hidden, in the table's form. Raises: see `nearest`."""
-    wanted = [one for one in searched.dataset.get_fragments() if one.fragment_id in fragments]
     with _errors(searched):
+        wanted = [one for one in searched.dataset.get_fragments() if one.fragment_id in fragments]
         found = searched.dataset.scanner(
             columns=_names(searched, searched.schema.names), fragments=wanted, row_addr_blocklist=hidden
         ).to_table()

@@ -65,7 +65,7 @@ def find_problems(
         every_key: read the keys of the base even if it is large.
 
     Raises:
-        Corrupt: a head, or the catalog, is damaged.
+        Corrupt: a head, the catalog or the manifest of the base is damaged.
         Unavailable: a store or the registry did not answer.
     """
     context = handle.context
@@ -196,7 +196,7 @@ def _index(handle: TableHandle, base: BaseTable, catalog: Sequence[Region]) -> I
 
 def has_foreign_index(handle: TableHandle, base: BaseTable, catalog: Sequence[Region]) -> bool:
     """Return whether the base has no MemWAL index, or one that routes rows otherwise than the region spec."""
-    context, spec, details = handle.context, handle.config.regions, base.dataset.mem_wal_index_details()
+    context, spec, details = handle.context, handle.config.regions, base.mem_wal_index()
     if details is None:
         return True
     if spec is None:
@@ -225,7 +225,7 @@ def _keys(handle: TableHandle, base: BaseTable, *, every: bool) -> Iterator[Tabl
         return
     try:
         repeated = repeated_keys(base)
-    except LsmError as error:
+    except Corrupt as error:
         yield TableProblem(kind=ProblemKind.KEYS, message=error.message, remedy=error.remedy)
         return
     if repeated.keys:

@@ -32,6 +32,10 @@ def drift(base: BaseTable, config: Config) -> LsmError | None:
     """Return why the rows of a table can't be merged into this version of its base; None if they can.
 
     If the columns changed, it opens older versions, to name one to restore.
+
+    Raises:
+        Corrupt: the indexes of the base can't be read.
+        Unavailable: the store did not answer.
     """
     try:
         check_base(base, config)
@@ -45,7 +49,7 @@ def drift(base: BaseTable, config: Config) -> LsmError | None:
             table=base.uri,
             version=base.version,
         )
-    if base.dataset.mem_wal_index_details() is None:
+    if base.mem_wal_index() is None:
         return Drifted(
             "another tool dropped the MemWAL index of the base",
             remedy=f"Install it again: lancelsm region adopt {base.uri}",
