@@ -179,6 +179,7 @@ def test_an_error_is_a_response_to_a_url_call_and_is_raised_by_an_invocation(sta
 
 
 @pytest.mark.rest
+@pytest.mark.filterwarnings("ignore:.*column 'state' is nullable now:lancelsm.errors.LsmWarning")  # see Given
 def test_rejected_rows_go_to_the_dead_letter_queue_and_redrive_appends_them(
     stack: Stack, capsys: pytest.CaptureFixture[str]
 ) -> None:

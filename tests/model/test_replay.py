@@ -192,11 +192,12 @@ def always(value: object) -> Callable[[Original], Original]:
 
 
 def flushes_without_precondition(flushed: Original) -> Original:
-    return lambda manifest, after, built, at_end: flushed(
+    return lambda manifest, after, built, at_end, index_number: flushed(
         manifest,
         after=manifest.replay_after,
         built=replace(built, generation=manifest.current_generation),
         at_end=at_end,
+        index_number=index_number,
     )
 
 

@@ -78,11 +78,13 @@ def _without_precondition() -> AbstractContextManager[Any]:
     """A flush that adds its generation to any manifest."""
     flushed = manifests.flushed
 
-    def added(manifest: Manifest, *, after: Any, built: FlushedGeneration, at_end: Any) -> Any:
+    def added(manifest: Manifest, *, after: Any, built: FlushedGeneration, at_end: Any, index_number: int) -> Any:
         if any(generation.path == built.path for generation in manifest.generations):
             return manifest
         renumbered = replace(built, generation=manifest.current_generation)
-        return flushed(manifest, after=manifest.replay_after, built=renumbered, at_end=at_end)
+        return flushed(
+            manifest, after=manifest.replay_after, built=renumbered, at_end=at_end, index_number=index_number
+        )
 
     return mock.patch.object(manifests, "flushed", added)
 

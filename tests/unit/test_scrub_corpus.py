@@ -12,6 +12,7 @@ import random
 import shutil
 import tarfile
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ import pytest
 
 import lancelsm
 from lancelsm.common.layout import Key
-from lancelsm.errors import LsmError
+from lancelsm.errors import LsmError, LsmWarning
 from lancelsm.registry.object import object_key
 from lancelsm.scrub.report import Report
 from lancelsm.scrub.table import scrub_location
@@ -214,6 +215,8 @@ OTHER_ROWS = {
     ("key index pages", "stale"): "bounds that exclude a key hide it",
 }
 
+WARNED = {("head", "stale"), ("published", "doubled")}  # a manifest is newer than the head
+
 
 FLIPS_PASS = {
     "base data": UNSUMMED,
@@ -318,7 +321,8 @@ def test_scrub_names_a_damaged_object_and_its_readers_refuse_it(
     damage(location, objects, fault, "")
 
     report = scrub_location(location / "table")
-    found = rows_or_error(READ_BY[name], str(location / "table"))
+    with pytest.warns(LsmWarning, match="is not in the registry") if case in WARNED else nullcontext():
+        found = rows_or_error(READ_BY[name], str(location / "table"))
 
     expected_path = objects["doubled"] if fault == "doubled" else objects["path"]
     assert names(report, expected_path) != (case in NOT_NAMED), report.problems
