@@ -343,7 +343,7 @@ def two_shards(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return Path(table.uri)
 
 
-@pytest.mark.one_case
+@pytest.mark.rest
 @pytest.mark.parametrize("fault", [CRASH_AFTER, CRASH_BEFORE, FAIL_BEFORE, FAIL_AFTER], ids=lambda fault: fault.kind)
 def test_an_adoption_interrupted_at_any_call_is_finished_by_the_next_one(
     tmp_path: Path, two_shards: Path, fault: Any

@@ -110,6 +110,7 @@ PURE = frozenset(
         "fields.numbering",
         "fields.stored_fields",
         "foreign_rows.described_keys",
+        "indexes.default_name",
         "indexes.index_kind",
         "literals.literals",
         "merged_generations.manifest_names",

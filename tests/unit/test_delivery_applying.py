@@ -197,6 +197,7 @@ def test_a_row_of_another_region_becomes_a_dead_letter():
         ('{"format": "1"}', "can't be read"),
         ("[" * 100_000, "can't be read"),
     ],
+    ids=["not JSON", "without fields", "format as text", "deep"],
 )
 def test_an_unreadable_message_is_dead_lettered_unchanged(body, reason):
     deployment = Deployment(buckets=1)

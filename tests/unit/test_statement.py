@@ -152,6 +152,7 @@ def test_scrub_names_a_flipped_bit_in_each_file_of_the_base(tmp_path: Path) -> N
             assert any(path in expected for path in found), (key, at, found)
 
 
+@pytest.mark.rest
 def test_a_flipped_bit_in_a_pinned_version_is_named(tmp_path: Path) -> None:
     table = merged(tmp_path)
     pinned = table.snapshot("kept").base_version

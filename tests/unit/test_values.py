@@ -110,6 +110,7 @@ def test_long_lists_are_kept_at_every_level(tmp_path: Path) -> None:
     check_levels(lancelsm.create(tmp_path / "table", columns, primary_key="id"), tmp_path, batches, Model())
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize("sizes", [(15_000,), (1_875,), (7, 257), (1, 8_192), (91, 88), (901, 1), (513, 1, 1, 1)])
 def test_as_many_bools_as_a_fixed_size_list_can_have_are_kept(tmp_path: Path, sizes: tuple[int, ...]) -> None:
     kind = pa.bool_()
@@ -150,7 +151,7 @@ def nested(kind: str, levels: int) -> tuple[pa.DataType, Any]:
     return inner, value
 
 
-@pytest.mark.one_case
+@pytest.mark.rest
 @pytest.mark.parametrize(("kind", "levels"), [("list", 62), ("struct", 62), ("map", 31)])
 def test_as_many_types_inside_each_other_as_a_table_can_have_are_kept(tmp_path: Path, kind: str, levels: int) -> None:
     deep, value = nested(kind, levels)
