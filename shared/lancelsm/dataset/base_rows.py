@@ -24,7 +24,7 @@ from lance.schema import LanceSchema
 from lancelsm.common.layout import Nonce
 from lancelsm.dataset import deletions
 from lancelsm.dataset.base_table import TABLE, BaseTable, Fragment, open_dataset
-from lancelsm.dataset.native import Carried, native_errors, read_errors
+from lancelsm.dataset.native import FILE_ROWS, Carried, native_errors, read_errors
 from lancelsm.dataset.statement import FILES, StatedFile, Stating, state_files, sum_body
 from lancelsm.errors import Contended, Corrupt, Unavailable
 from lancelsm.objects import ObjectStore, WriteUnknown, Written
@@ -152,7 +152,7 @@ def write_rows(base: Base, columns: pa.Schema, batches: Iterable[pa.RecordBatch]
     carried = Carried(batches)
     reader = pa.RecordBatchReader.from_batches(columns, carried)
     with native_errors("rows can't be written to the base", table=base.uri, reading=carried):
-        written = write_fragments(reader, base.open(), mode="append")
+        written = write_fragments(reader, base.open(), mode="append", max_rows_per_file=FILE_ROWS)
     return tuple(NewFragment(rows=new.physical_rows, metadata=json.dumps(new.to_json())) for new in written)
 
 

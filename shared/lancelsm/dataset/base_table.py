@@ -20,7 +20,7 @@ from lance.dataset import Index
 from lancelsm.common.formats import TABLE_FORMAT
 from lancelsm.common.layout import LANCE_DIRECTORIES, Generation, RegionId, TableId
 from lancelsm.dataset.durable import make_durable
-from lancelsm.dataset.native import Carried, native_errors, read_errors
+from lancelsm.dataset.native import FILE_ROWS, Carried, native_errors, read_errors
 from lancelsm.errors import Contended, Invalid
 from lancelsm.generated.lance.table_pb2 import MemWalIndexDetails
 from lancelsm.objects.links import check_directories
@@ -187,6 +187,7 @@ def create_base(
             pa.RecordBatchReader.from_batches(declared, carried),
             uri,
             mode="create",
+            max_rows_per_file=FILE_ROWS,
             auto_cleanup_options=None,
             storage_options=_options(storage_options),
         )

@@ -22,6 +22,7 @@ import pyarrow as pa
 from lancelsm.dataset.literals import literals
 from lancelsm.dataset.native import invalid_condition, read_errors, text_of
 from lancelsm.errors import Invalid
+from lancelsm.record.batches import without_slices
 from lancelsm.record.casts import as_schema
 from lancelsm.record.values import json_column
 
@@ -85,8 +86,9 @@ class Condition:
             return rows
         plain = pa.schema([pa.field(field.name, field.type) for field in rows.schema])
         with read_errors(f"the condition {self.text!r} can't be applied", condition=self.text, table=table):
+            written = pa.Table.from_batches(map(without_slices, as_schema(rows, plain).to_batches()), schema=plain)
             # Each handle has its own store in memory, which is freed with the handle.
-            dataset = lance.write_dataset(as_schema(rows, plain), "memory://rows", max_rows_per_file=rows.num_rows)
+            dataset = lance.write_dataset(written, "memory://rows", max_rows_per_file=rows.num_rows)
             offsets = dataset.scanner(columns=[], filter=self.sql, with_row_id=True).to_table().column("_rowid")
         return rows.take(offsets)
 

@@ -24,7 +24,7 @@ from lancelsm.dataset.base_table import (
     open_dataset,
 )
 from lancelsm.dataset.durable import make_durable
-from lancelsm.dataset.native import Carried, native_errors, read_errors
+from lancelsm.dataset.native import FILE_ROWS, Carried, native_errors, read_errors
 from lancelsm.dataset.scan_options import scan_options
 from lancelsm.dataset.statement import NamedFile, StatedFile, Stating, files_of, usable_statement
 from lancelsm.errors import Contended, Invalid
@@ -107,7 +107,7 @@ def write_copy(
     options = dict(storage_options) if storage_options else None
     with native_errors("the copy can't be written", table=uri, reading=carried):
         reader = pa.RecordBatchReader.from_batches(columns, carried)
-        lance.write_dataset(reader, uri, mode="create", storage_options=options)
+        lance.write_dataset(reader, uri, mode="create", max_rows_per_file=FILE_ROWS, storage_options=options)
     make_durable(uri)
 
 

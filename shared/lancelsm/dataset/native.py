@@ -16,6 +16,9 @@ from lance.commit import CommitConflictError
 
 from lancelsm.common.full_disk import no_room, says_full
 from lancelsm.errors import Contended, Corrupt, Invalid, LsmError, Unavailable
+from lancelsm.record.batches import without_slices
+
+FILE_ROWS = 1 << 20  # of a data file, if more rows are written at once
 
 _CONFLICT = re.compile(r"commit conflict|incompatible transaction|stale sstable", re.IGNORECASE)
 _REFUSED = re.compile(
@@ -41,7 +44,10 @@ _REMEDY = "lancelsm scrub names every wrong file; restore these from a copy of t
 
 
 class Carried:
-    """Batches for Lance to read. Keeps the error that ended them, of which Lance passes on only the text."""
+    """Batches for Lance to read. Keeps the error that ended them, of which Lance passes on only the text.
+
+    Lance gets no slices that it can't write. It makes none itself, since batches end where a file of `FILE_ROWS` does.
+    """
 
     def __init__(self, batches: Iterable[pa.RecordBatch]) -> None:
         self.error: LsmError | None = None
@@ -49,7 +55,14 @@ class Carried:
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
         try:
-            yield from self._batches
+            rows = 0
+            for batch in self._batches:
+                start = 0
+                while start < batch.num_rows:
+                    part = batch.slice(start, FILE_ROWS - rows % FILE_ROWS)
+                    start += part.num_rows
+                    rows += part.num_rows
+                    yield without_slices(part)
         except LsmError as error:
             self.error = error
             raise

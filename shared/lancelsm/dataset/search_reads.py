@@ -29,6 +29,7 @@ from lancelsm.dataset.conditions import Condition
 from lancelsm.dataset.fields import StoredField, fitted, stored_fields
 from lancelsm.dataset.native import read_errors
 from lancelsm.errors import Invalid
+from lancelsm.record.batches import without_slices
 from lancelsm.record.casts import as_type, nulls
 from lancelsm.record.schema import TOMBSTONE, TableSchema
 
@@ -250,9 +251,10 @@ def indexed_rows(rows: pa.Table, schema: TableSchema, *, text_indexes: Mapping[s
     """
     directory = tempfile.mkdtemp(prefix="lancelsm-search-")
     plain = pa.schema([pa.field(field.name, field.type) for field in rows.schema])
+    written = pa.Table.from_arrays(rows.columns, schema=plain)
     with read_errors("rows of the log can't be indexed", object=directory):
         dataset = lance.write_dataset(
-            pa.Table.from_arrays(rows.columns, schema=plain),
+            pa.Table.from_batches(map(without_slices, written.to_batches()), schema=plain),
             f"{directory}/rows",
             max_rows_per_file=max(rows.num_rows, 1),
         )

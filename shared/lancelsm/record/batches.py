@@ -1,10 +1,12 @@
-"""Regroup batches of rows: into tables large enough to work on at once, or of exactly one size."""
+"""Regroup batches of rows: into tables large enough to work on at once, or of exactly one size; or copy slices."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
 import pyarrow as pa
+
+from lancelsm.record.admission import children
 
 _SMALL_ROWS = 1024  # on average, per chunk; smaller chunks are copied into one
 
@@ -44,3 +46,34 @@ def coalesced(table: pa.Table) -> pa.Table:
     """Return the same rows. Many small chunks, each of which costs time in every kernel, are copied into one."""
     chunks = max((column.num_chunks for column in table.columns), default=0)
     return table.combine_chunks() if chunks > 1 and table.num_rows < _SMALL_ROWS * chunks else table
+
+
+def without_slices(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Return the same rows. A column with a struct at any level is copied if a part of it is a slice.
+
+    Lance 14 can't write such slices: it refuses bools in a struct with nulls, and crashes on a struct in a struct.
+    """
+    columns = [
+        pa.concat_arrays([column]) if _has_struct(column.type) and _is_slice(column) else column
+        for column in batch.columns
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=batch.schema)
+
+
+def _has_struct(kind: pa.DataType) -> bool:
+    """Whether a struct is in the type. A map is a list of structs."""
+    if pa.types.is_struct(kind) or pa.types.is_map(kind):
+        return True
+    return any(_has_struct(field.type) for field in children(kind))
+
+
+def _is_slice(values: pa.Array) -> bool:
+    if values.offset:
+        return True
+    if pa.types.is_struct(values.type):
+        return any(_is_slice(values.field(at)) for at in range(values.type.num_fields))
+    if pa.types.is_fixed_size_list(values.type):
+        return _is_slice(values.values)
+    if not children(values.type) or not len(values):
+        return False
+    return values.offsets[0].as_py() != 0 or _is_slice(values.values)
