@@ -12,6 +12,16 @@ settings.register_profile("explore", derandomize=False, deadline=None, print_blo
 settings.load_profile("repeatable")
 
 
+_LONGEST_NAME = 60
+
+
+def pytest_make_parametrize_id(val: object) -> str | None:
+    """Cut long texts in the name of a case. Pytest numbers equal names."""
+    text = val.decode("latin-1") if isinstance(val, bytes) else val
+    long = isinstance(text, str) and len(text) > _LONGEST_NAME
+    return f"{ascii(text[:_LONGEST_NAME])[1:-1]}..." if long else None  # type: ignore[index]
+
+
 @pytest.hookimpl(tryfirst=True)  # before pytest deselects by marker, and before xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Run all tests that share the Spark session on one worker; mark all cases but the first of a `one_case` test."""
