@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 from unittest import mock
 
 import pyarrow as pa
@@ -21,6 +21,7 @@ from lancelsm.dataset.base_rows import Base, CommittedVersion, Preempted
 from lancelsm.dataset.base_table import MERGED, BaseFacts, BaseTable, VersionGone
 from lancelsm.dataset.cleanup import StoredVersion
 from lancelsm.dataset.merged_generations import Markers
+from lancelsm.dataset.statement import NamedFile, StatedFile, sum_body
 from lancelsm.errors import Contended, Corrupt, Unavailable
 from lancelsm.gc import base as collecting_base
 from lancelsm.gc import base_check
@@ -70,7 +71,7 @@ class MemoryBase:
         def act() -> BaseTable:
             number = version or self.newest
             if number not in self.versions:
-                raise Corrupt(f"version {number} of the base is gone")
+                raise VersionGone(f"version {number} of the base is gone")
             return BaseTable(
                 uri=uri,
                 version=number,
@@ -78,10 +79,15 @@ class MemoryBase:
                 metadata=self.versions[number].metadata,
                 fragments=(),
                 data_storage_version="2.1",
-                dataset=None,
+                dataset=cast("Any", self.versions[number]),
             )
 
         return self._call("open_base", version, act)
+
+    def files_of(self, base: BaseTable) -> list[NamedFile]:
+        """Return the files that a version names. Like Lance, use what was read when the version was opened."""
+        file = cast("Version", base.dataset).file
+        return [NamedFile(root=base.uri, key=file, path=file)]
 
     def commit(
         self, base: Base, *, metadata: Mapping[str, str], file: str = "", **_: Any
@@ -108,6 +114,15 @@ class MemoryBase:
             return frozenset({self.versions[version].file})
 
         return self._call("named_files", version, act)
+
+    def sum_file(self, named: NamedFile, **_: Any) -> StatedFile:
+        def act() -> StatedFile:
+            found = self.environment.store.get(named.key)
+            if found is None:
+                raise Corrupt("a file of the base is gone", object=named.path)
+            return sum_body(named.key, found.body)
+
+        return self._call("sum_file", named.key, act)
 
     def clean_versions(self, *, versions: Collection[int], **_: Any) -> int:
         """Like Lance, keep the newest version and tagged ones. Delete the files that only removed versions name."""
@@ -204,7 +219,7 @@ def in_place_of_lance(base: MemoryBase) -> Iterator[None]:
 
         put(base_table, open_base=base.open_base)
         put(snapshot, open_base=base.open_base, tag_version=base.tag_version, remove_tag=base.remove_tag)
-        put(base_check, open_base=base.open_base, files_of=lambda _: [])
+        put(base_check, open_base=base.open_base, files_of=base.files_of, sum_file=base.sum_file)
         put(
             collecting_base,
             commit=base.commit,

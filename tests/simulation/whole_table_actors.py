@@ -18,7 +18,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from lancelsm.common.layout import wal_entry
+from lancelsm.common.layout import generation_number, wal_entry
 from lancelsm.common.settings import Settings
 from lancelsm.errors import Ambiguous, Contended, Fenced, Invalid, LsmError, Unavailable
 from lancelsm.history.snapshot import drop_snapshot
@@ -341,14 +341,20 @@ class WholeTableActors:
                 self.table_env.read_held("last", name)
 
     def _check_no_leak(self) -> None:
-        """After all pins are dropped, rounds of collection delete every object that is no longer named."""
+        """After all pins are dropped, rounds of collection delete every object that is no longer named.
+
+        A flush that crashed may have written many generations. They stay until later flushes have used their numbers.
+        """
         table_env = self.table_env
         context = table_env.context("last", faulty=False)
         for partition in ("S", "C"):
             for key, record in context.registry.list(f"{partition}#{context.table}"):
                 context.registry.delete(key, expect={"version": record["version"]})
         table_env.pinned.clear()
-        for _ in range(5):
+        names = [key.partition("/")[0] for key in table_env.stored()]
+        last = max((number for name in names if (number := generation_number(name)) is not None), default=0)
+        _, manifest = newest(table_env.region("last"), table_env.region("last").head())
+        for _ in range(5 + max(0, last - manifest.newest)):
             self.schedule.clock.advance(LONG)
             table_env.put("last", {1: True})
             while table_env.flush(rows_max=100) is not None:

@@ -23,7 +23,7 @@ from lancelsm.compaction.maintenance import optimize_table
 from lancelsm.dataset import statement
 from lancelsm.dataset.base_rows import Base, commit
 from lancelsm.dataset.statement import FILES, StatedFile, Statement, Stating, decode, encode, files_of, read_statement
-from lancelsm.errors import Corrupt, Invalid
+from lancelsm.errors import Contended, Corrupt, Invalid
 from lancelsm.gc import base_check
 from lancelsm.gc.base import with_manifests
 from lancelsm.gc.mark import Progress
@@ -278,6 +278,35 @@ def test_a_lost_check_is_made_again(tmp_path: Path) -> None:
     collect(table)
 
     assert table.scrub().ok
+
+
+@pytest.mark.rest
+@pytest.mark.parametrize("times", [1, 9])
+def test_a_version_that_is_removed_while_it_is_checked_is_no_damage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, times: int
+) -> None:
+    table, sum_file, left = merged(tmp_path), base_check.sum_file, [None] * times
+
+    def removed_before(named: Any, **options: Any) -> StatedFile:
+        if left:
+            left.pop()
+            table.upsert([row(key, "other") for key in range(2000)])
+            merge(table)
+            optimize_table(table._handle)
+            lance.dataset(table.uri).cleanup_old_versions(retain_versions=1, delete_unverified=True)
+        return sum_file(named, **options)
+
+    monkeypatch.setattr(base_check, "sum_file", removed_before)
+    if times > 1:
+        with pytest.raises(Contended, match="kept removing versions"):
+            base_check.check_files(table._handle, write=True)
+        assert base_check.read_checked(table._handle) is None
+        left.clear()
+    base_check.check_files(table._handle, write=True)
+
+    checked = base_check.read_checked(table._handle)
+    assert checked is not None
+    assert checked.version == table._handle.read_base().version
 
 
 def foreign_file_that_does_not_decode(path: Path) -> None:

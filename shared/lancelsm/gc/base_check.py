@@ -29,12 +29,13 @@ from lancelsm.dataset.statement import (
     usable_statement,
     write_statement,
 )
-from lancelsm.errors import Corrupt, error_context
+from lancelsm.errors import Contended, Corrupt, error_context
 from lancelsm.objects import ObjectStore
 from lancelsm.region.handle import TableHandle, check_base
 from lancelsm.registry import Record, SwapApplied
 
 CHECKED = "base_checked"  # in the table's catalog record
+_TRIES = 3  # a check starts again this often if its version was removed meanwhile
 _BYTES_AT_ONCE = 16 << 30  # one collection reads about this many bytes of the base at most
 
 
@@ -83,13 +84,40 @@ def check_files(handle: TableHandle, *, write: bool) -> Checked:
 
     Raises:
         Corrupt: a file is missing, or is not the one that was written; the error names it. Nothing may be deleted.
+        Contended: other processes kept removing the version that was checked.
         Unavailable: the store or the registry did not answer.
     """
+    for _ in range(_TRIES):
+        base = handle.read_base()
+        check_base(base, handle.config)
+        try:
+            return _check_version(handle, base, write=write)
+        except Corrupt:
+            # While files are read, a version may become old and be removed with files that only it names.
+            if exists(base):
+                raise
+    raise Contended(
+        "other processes kept removing versions of the base while their files were checked",
+        remedy="Retry",
+        table=handle.context.uri,
+    )
+
+
+def exists(base: BaseTable) -> bool:
+    """Return whether the version still exists."""
+    try:
+        open_base(uri=base.uri, version=base.version, storage_options=base.storage_options)
+    except VersionGone:
+        return False
+    except Corrupt:
+        pass
+    return True
+
+
+def _check_version(handle: TableHandle, base: BaseTable, *, write: bool) -> Checked:
     context, key = handle.context, table_key(handle.context.table)
     record = context.registry.read(key) or {}
     last = checked_of(record) or Checked(version=0, key="")
-    base = handle.read_base()
-    check_base(base, handle.config)
     if last.version == base.version:
         _check_manifest(handle, base, last)
         return last

@@ -149,7 +149,7 @@ def mark(handle: TableHandle) -> Collected:
 
     Raises:
         Corrupt: an object is missing or wrong, and no other scope has a round. Nothing was deleted.
-        Unavailable: retry.
+        Contended, Unavailable: retry.
     """
     runner = _Runner(handle.context)
     pins = expire_pins(handle.context, skew_seconds=handle.settings.skew_allowance_seconds, removed=runner.removed)

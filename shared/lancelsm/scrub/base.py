@@ -11,7 +11,7 @@ from contextlib import suppress
 
 from lancelsm.common.layout import CLONE, CONFIG, NO_GENERATION, STATEMENTS, statement_version, table_key
 from lancelsm.common.setsum import Setsum
-from lancelsm.dataset.base_table import BaseTable, VersionGone, open_base
+from lancelsm.dataset.base_table import BaseTable, open_base
 from lancelsm.dataset.merged_generations import read_markers
 from lancelsm.dataset.scrub_reads import (
     VERSIONS,
@@ -32,7 +32,7 @@ from lancelsm.dataset.statement import (
 )
 from lancelsm.dataset.tags import tags
 from lancelsm.errors import Corrupt, Invalid
-from lancelsm.gc.base_check import read_checked
+from lancelsm.gc.base_check import exists, read_checked
 from lancelsm.gc.lists import read_list
 from lancelsm.history import pins
 from lancelsm.history.pins import Pin
@@ -89,7 +89,7 @@ def scrub_facts(handle: TableHandle, base: BaseTable, states: Iterable[RegionScr
     try:
         markers = read_markers(objects=handle.context.objects, version=base.version)
     except Corrupt as error:
-        if _exists(handle, base):
+        if exists(base):
             tally.add(str(error.where.get("object", VERSIONS)), ObjectKind.BASE, problem_of(error))
         return
     known = {state.region.id for state in states}  # other tools may merge shards of their own
@@ -159,7 +159,7 @@ def scrub_files(handle: TableHandle, base: BaseTable, tally: Tally) -> None:
         tally.unsummed += sum(one.path not in lines for one in files_of(base))
     wrong += _wrong((found for _, found in examine_base(base, directories=directories, lines=lines)), tally)
     wrong += _wrong(examine_indexes(base, directories=directories, lines=lines), tally)
-    if wrong and not _exists(handle, base):
+    if wrong and not exists(base):
         return
     for one in wrong:
         tally.add(one.path, _kind(one.path), one.problem)
@@ -177,7 +177,7 @@ def _lines(handle: TableHandle, base: BaseTable, tally: Tally) -> dict[str, Stat
             lines = {**read_statement(objects, key).files, **lines}
         except (Corrupt, Invalid) as error:
             # A later commit or collection may have replaced the statement, and then it was collected.
-            if _exists(handle, base) and (key == base.metadata.get(FILES) or key == _checked_key(handle)):
+            if exists(base) and (key == base.metadata.get(FILES) or key == _checked_key(handle)):
                 tally.add(key, ObjectKind.STATEMENT, problem_of(error))
     return lines
 
@@ -246,17 +246,6 @@ def _directories(handle: TableHandle, base: BaseTable) -> BaseDirectories:
 
 def _sizes(objects: ObjectStore) -> dict[str, int]:
     return {found.key: found.size for folder in _KINDS for found in objects.list(f"{folder}/")}
-
-
-def _exists(handle: TableHandle, base: BaseTable) -> bool:
-    """Return whether the version still exists."""
-    try:
-        open_base(uri=handle.context.uri, version=base.version, storage_options=handle.storage_options)
-    except VersionGone:
-        return False
-    except Corrupt:
-        pass
-    return True
 
 
 def _kind(path: str) -> ObjectKind:
