@@ -33,7 +33,7 @@ from tests.interop.lancedb_writes import (
 from tests.simulation.faults import CRASH_AFTER, CRASH_BEFORE, FAIL_AFTER, FAIL_BEFORE, Crash, FaultPlan
 from tests.unit.tables import faulty
 
-pytestmark = pytest.mark.interop
+pytestmark = [pytest.mark.interop, pytest.mark.rest]
 
 SHARD = "5f0b2f3e-9a0a-4c4c-8f7e-0000000000a1"
 OTHER = "5f0b2f3e-9a0a-4c4c-8f7e-0000000000b2"
@@ -343,7 +343,6 @@ def two_shards(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return Path(table.uri)
 
 
-@pytest.mark.rest
 @pytest.mark.parametrize("fault", [CRASH_AFTER, CRASH_BEFORE, FAIL_BEFORE, FAIL_AFTER], ids=lambda fault: fault.kind)
 def test_an_adoption_interrupted_at_any_call_is_finished_by_the_next_one(
     tmp_path: Path, two_shards: Path, fault: Any

@@ -112,6 +112,7 @@ def test_a_search_for_more_rows_than_memory_may_hold_is_invalid(template: Path, 
         lancelsm.open(template).search(vector=[1, 2, 3, 4], **given)
 
 
+@pytest.mark.rest
 def test_a_search_ends_right(template: Path) -> None:
     sample(60, partial(check_search, template))
 
