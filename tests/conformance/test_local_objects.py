@@ -43,6 +43,7 @@ def unsynced(root: Path) -> LocalStore:
     return LocalStore(root, fsync=lambda descriptor: None)
 
 
+@pytest.mark.rest
 def test_a_create_killed_at_any_line_leaves_no_object_or_the_complete_one(tmp_path):
     tables = killed_at_every_line("create", tmp_path)
 
@@ -56,6 +57,7 @@ def test_a_create_killed_at_any_line_leaves_no_object_or_the_complete_one(tmp_pa
         assert isinstance(unsynced(table).create(KEY, b"again"), PreconditionFailed if each else Written)
 
 
+@pytest.mark.rest
 def test_a_replace_killed_at_any_line_leaves_the_old_object_or_the_new_one(tmp_path):
     tables = killed_at_every_line("replace", tmp_path)
 

@@ -128,10 +128,12 @@ def another_collection_before_any_call() -> None:
     collection_scenarios.another_operation_before_any_call("collects")
 
 
+@pytest.mark.rest
 def test_a_merge_that_commits_during_a_collection_loses_nothing() -> None:
     late_merge_before_any_call()
 
 
+@pytest.mark.rest
 def test_a_cursor_from_before_a_collection_is_kept_or_not_confirmed_whenever_it_is_recorded() -> None:
     late_cursor_before_any_call()
 

@@ -231,6 +231,7 @@ def test_an_object_in_a_bucket_is_named_and_nothing_is_written(server: Server, k
     assert list(server.objects) == [f"t/{key}"]
 
 
+@pytest.mark.rest
 def test_objects_of_tables_with_a_longer_name_are_not_foreign(server: Server) -> None:
     server.objects["t2/data/x"] = server.objects["t/database/x"] = b"mine"
 

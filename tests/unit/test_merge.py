@@ -426,6 +426,7 @@ def test_a_commit_with_a_lost_reply_is_ambiguous_if_the_base_cannot_be_read(
     table.check()
 
 
+@pytest.mark.rest
 def test_a_merge_that_is_always_overtaken_is_contended_after_bounded_attempts(tmp_path: Path) -> None:
     class AlwaysOvertaken:
         parallelism = 1

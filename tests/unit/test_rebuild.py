@@ -165,6 +165,7 @@ def test_a_rebuild_brings_an_older_copy_of_the_registry_up_to_date(tmp_path: Pat
     assert rows_of(lancelsm.open(location)) == [row(1, "b"), row(2), row(3), row(4)]
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize("merges", [False, True])
 def test_rows_acknowledged_under_an_older_copy_of_the_registry_never_count_as_merged(
     tmp_path: Path, merges: bool

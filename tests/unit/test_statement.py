@@ -396,6 +396,7 @@ def test_a_clone_states_the_files_that_it_shares(tmp_path: Path) -> None:
     assert clone.scrub().unsummed == 0
 
 
+@pytest.mark.rest
 def test_old_statements_are_collected_but_not_while_a_version_needs_them(tmp_path: Path) -> None:
     table = create(tmp_path, settings={"keep_versions_seconds": 0.001})
     for number in range(4):
