@@ -1,4 +1,4 @@
-"""An acknowledgement behaves like a running future of `concurrent.futures`, whoever comes first."""
+"""An acknowledgement behaves like a running future of `concurrent.futures`, whichever thread uses it first."""
 
 from __future__ import annotations
 
