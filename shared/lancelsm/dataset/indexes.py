@@ -237,6 +237,7 @@ def _building(doing: str, *, table: str) -> Iterator[None]:
     try:
         with native_errors(doing, table=table):
             yield
+    # Lance checks an option where it uses it: a wrong one raises any of these.
     except (TypeError, KeyError, ValueError, NotImplementedError, AttributeError, RuntimeError) as cause:
         text = " ".join(str(part) for part in cause.args) or type(cause).__name__
         raise Invalid(f"{doing}: {text}", remedy="Check kind, column and options", table=table) from cause
