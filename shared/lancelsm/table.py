@@ -25,7 +25,7 @@ from lancelsm.errors import Corrupt, Invalid, error_context
 from lancelsm.gc.collect import Collected, collect
 from lancelsm.history.changes import Changes, Start, check_start, first_position
 from lancelsm.history.cursor import drop_cursor, list_cursors, set_cursor
-from lancelsm.history.pins import Pin
+from lancelsm.history.pin_records import Pin
 from lancelsm.history.snapshot import (
     check_readable,
     create_snapshot,

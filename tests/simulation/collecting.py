@@ -31,7 +31,7 @@ from lancelsm.gc.lists import read_list
 from lancelsm.gc.mark import Progress
 from lancelsm.gc.scopes import BaseScope, CollectionScope, all_scopes
 from lancelsm.history import pins
-from lancelsm.history.pins import Pin, RegionPin
+from lancelsm.history.pin_records import Pin, RegionPin
 from lancelsm.objects import Written
 from lancelsm.record.schema import TableSchema
 from lancelsm.region import manifest as manifests

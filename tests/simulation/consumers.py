@@ -17,7 +17,7 @@ from lancelsm.common.layout import Nonce, Position, cursors, head_key
 from lancelsm.errors import Invalid, LsmError, Unavailable
 from lancelsm.history.changes import Change, Changes
 from lancelsm.history.cursor import drop_cursor
-from lancelsm.history.pins import Pin, pins_of
+from lancelsm.history.pin_records import Pin, pins_of
 from lancelsm.table import Table
 from tests.simulation.environment import TABLE
 from tests.simulation.faults import Crash

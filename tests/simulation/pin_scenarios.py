@@ -19,7 +19,7 @@ from lancelsm.errors import Invalid
 from lancelsm.gc import collect as collection
 from lancelsm.gc.sweep import sweep_leftovers
 from lancelsm.history import pins
-from lancelsm.history.pins import Pin, RegionPin, pins_of
+from lancelsm.history.pin_records import Pin, RegionPin, pins_of
 from lancelsm.region.handle import open_table
 from tests.simulation.collecting import TTL, TableEnv, filled
 from tests.simulation.collection_faults import LONG, calls_of_collection, run, small

@@ -14,7 +14,7 @@ from lancelsm.errors import Contended
 from lancelsm.gc import collect as collection
 from lancelsm.gc.sweep import sweep_leftovers
 from lancelsm.history import pins
-from lancelsm.history.pins import RegionPin, pins_of
+from lancelsm.history.pin_records import RegionPin, pins_of
 from lancelsm.registry import SwapApplied
 from tests.simulation import pin_scenarios
 from tests.simulation.collecting import TTL, TableEnv, filled

@@ -18,7 +18,7 @@ from lancelsm.common.layout import Epoch, Key, Position, wal_entry
 from lancelsm.errors import Corrupt, Invalid, LsmError
 from lancelsm.gc import base, sweep
 from lancelsm.history import changes, snapshot
-from lancelsm.history.pins import Pin
+from lancelsm.history.pin_records import Pin
 from lancelsm.objects import PreconditionFailed, WriteUnknown, Written
 from lancelsm.region.catalog import TableContext
 from lancelsm.wal.claim import seal

@@ -14,7 +14,7 @@ from lancelsm.errors import Contended, Invalid
 from lancelsm.gc import collect as collection
 from lancelsm.gc import sweep
 from lancelsm.history import changes, cursor, pins
-from lancelsm.history.pins import Pin, RegionPin
+from lancelsm.history.pin_records import Pin, RegionPin
 from lancelsm.region.catalog import TableContext
 from lancelsm.region.handle import open_table
 from tests.simulation.environment import TABLE

@@ -31,7 +31,7 @@ from lancelsm.gc import collect as collection
 from lancelsm.gc.commit import commit_round
 from lancelsm.gc.lists import GarbageItem, GarbageKind, Round, read_list, write_list
 from lancelsm.history import pins
-from lancelsm.history.pins import RegionPin
+from lancelsm.history.pin_records import RegionPin
 from lancelsm.region.compare_and_swap import newest
 from tests.simulation import collection_scenarios, pin_scenarios
 from tests.simulation.collecting import TableEnv, filled

@@ -16,7 +16,7 @@ import pytest
 
 from lancelsm.common.layout import Position
 from lancelsm.history import pins
-from lancelsm.history.pins import Pin, RegionPin
+from lancelsm.history.pin_records import Pin, RegionPin
 from lancelsm.wal.claim import claim
 from tests.simulation import collection_scenarios, pin_scenarios
 from tests.simulation.collecting import TableEnv

@@ -17,7 +17,7 @@ import pyarrow as pa
 from lancelsm.common.layout import Generation, Position, generation_path
 from lancelsm.common.setsum import Setsum
 from lancelsm.errors import Contended, Corrupt, LsmError
-from lancelsm.history.pins import Pin
+from lancelsm.history.pin_records import Pin
 from lancelsm.history.snapshot import create_snapshot, refresh_snapshot
 from lancelsm.read.view import View
 from lancelsm.record.schema import TableSchema

@@ -24,7 +24,7 @@ from lancelsm.gc import base, lists, mark, sweep
 from lancelsm.gc.base import Floor, mark_base
 from lancelsm.gc.lists import GarbageItem, GarbageKind, Round
 from lancelsm.gc.mark import Progress
-from lancelsm.history.pins import Pin
+from lancelsm.history.pin_records import Pin
 from lancelsm.objects import Listed
 from lancelsm.region.handle import open_table
 from tests.simulation.memory_base import in_place_of_lance

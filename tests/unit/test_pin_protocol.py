@@ -16,7 +16,8 @@ from lancelsm.errors import Contended, Corrupt, Invalid, LsmError
 from lancelsm.gc import sweep
 from lancelsm.history import pins
 from lancelsm.history.cursor import create_cursor, find_cursor, save_cursor
-from lancelsm.history.pins import RegionPin, read_pins
+from lancelsm.history.pin_records import RegionPin
+from lancelsm.history.pins import read_pins
 from lancelsm.history.snapshot import (
     create_snapshot,
     drop_snapshot,

@@ -29,7 +29,7 @@ from lancelsm.dataset.tags import remove_tag, tag_version
 from lancelsm.errors import Contended, Corrupt, Invalid
 from lancelsm.gc.delete_table import cancel_drop, delete_config
 from lancelsm.history import pins
-from lancelsm.history.pins import Pin
+from lancelsm.history.pin_records import Pin
 from lancelsm.history.snapshot import ensure_kept, find_snapshot, forget_snapshot, snapshot_errors, snapshot_view
 from lancelsm.objects import ObjectStore, Written
 from lancelsm.read import reader

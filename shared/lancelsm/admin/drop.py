@@ -27,7 +27,8 @@ from lancelsm.dataset.scrub_reads import shared_directories
 from lancelsm.dataset.tags import tags
 from lancelsm.errors import Corrupt, Invalid, LsmError, Unavailable
 from lancelsm.gc.delete_table import cancel_drop, delete_config, delete_objects, delete_records
-from lancelsm.history.pins import named, pins_of
+from lancelsm.history.pin_records import pins_of
+from lancelsm.history.pins import named
 from lancelsm.objects import ObjectStore, put_once
 from lancelsm.objects.filesystem import TEMPORARY
 from lancelsm.objects.open import is_same_location, local_path

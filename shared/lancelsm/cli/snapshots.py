@@ -12,7 +12,7 @@ from lancelsm.cli.session import Session, command
 
 if TYPE_CHECKING:
     from lancelsm.admin.clone import Copied
-    from lancelsm.history.pins import Pin
+    from lancelsm.history.pin_records import Pin
 
 commands = typer.Typer()
 group = typer.Typer()

@@ -46,7 +46,7 @@ from lancelsm.gc.lists import GarbageItem, GarbageKind, Round, RoundList, find_l
 from lancelsm.gc.mark import Kept, MarkedRound, Progress, bounded, passed_lists
 from lancelsm.gc.survey import list_objects
 from lancelsm.gc.sweep import Sweep, Swept, Waiting, check_paths, delete_all, sweep_nothing
-from lancelsm.history.pins import Pin
+from lancelsm.history.pin_records import Pin
 from lancelsm.history.snapshot import tag_of
 from lancelsm.objects import Listed
 from lancelsm.region.handle import TableHandle, check_base

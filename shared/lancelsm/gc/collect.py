@@ -19,7 +19,8 @@ from lancelsm.gc.lists import GarbageItem, write_list
 from lancelsm.gc.mark import Kept, MarkedRound
 from lancelsm.gc.scopes import BaseScope, CollectionScope, all_scopes, check_progress, read_progress, scopes_of
 from lancelsm.gc.sweep import Swept, Waiting, expire_pins, has_expired, sweep_leftovers
-from lancelsm.history.pins import Pin, read_pins
+from lancelsm.history.pin_records import Pin
+from lancelsm.history.pins import read_pins
 from lancelsm.region.catalog import TableContext
 from lancelsm.region.handle import TableHandle
 from lancelsm.region.shards import ForeignShard, foreign_shards_of

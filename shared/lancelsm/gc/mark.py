@@ -28,7 +28,7 @@ from lancelsm.common.layout import (
 )
 from lancelsm.common.setsum import Setsum
 from lancelsm.gc.lists import GarbageItem, GarbageKind, Round
-from lancelsm.history.pins import Pin
+from lancelsm.history.pin_records import Pin
 from lancelsm.objects import Listed
 from lancelsm.region.head import Head
 from lancelsm.region.manifest import FlushedGeneration, Manifest

@@ -13,7 +13,7 @@ from lancelsm.gc.mark import MarkedRound, Progress, mark_region
 from lancelsm.gc.survey import survey_region
 from lancelsm.gc.sweep import Sweep, Waiting, confirm_region, waiting_region
 from lancelsm.gc.verify import verify_region
-from lancelsm.history.pins import Pin
+from lancelsm.history.pin_records import Pin
 from lancelsm.region.catalog import Region, region_from_record, regions, with_heads
 from lancelsm.region.handle import TableHandle
 from lancelsm.region.manifest import Superseded

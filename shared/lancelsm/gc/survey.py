@@ -11,7 +11,7 @@ from lancelsm.common.settings import Settings
 from lancelsm.errors import Contended, Corrupt, Unavailable
 from lancelsm.gc.lists import read_list
 from lancelsm.gc.mark import EntryFacts, Progress, Survey, log_end, log_objects
-from lancelsm.history.pins import Pin
+from lancelsm.history.pin_records import Pin
 from lancelsm.objects import Listed
 from lancelsm.region.catalog import Region, TableContext
 from lancelsm.region.compare_and_swap import decode_hint, newest

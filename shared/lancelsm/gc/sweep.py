@@ -18,7 +18,8 @@ from lancelsm.gc.lists import GarbageItem, GarbageKind, RoundList, find_list
 from lancelsm.gc.mark import Kept
 from lancelsm.gc.survey import list_objects
 from lancelsm.history.cursor import cancel_move
-from lancelsm.history.pins import Pin, RegionPin, is_of, read_pins
+from lancelsm.history.pin_records import Pin, RegionPin, is_of
+from lancelsm.history.pins import read_pins
 from lancelsm.objects.keys import is_key
 from lancelsm.region.catalog import Region, TableContext
 from lancelsm.region.compare_and_swap import CommittedManifest, commit, newest

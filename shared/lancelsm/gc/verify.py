@@ -20,7 +20,7 @@ from lancelsm.errors import Contended, Corrupt, Invalid
 from lancelsm.gc.lists import GarbageItem, GarbageKind, Round, find_list, read_list
 from lancelsm.gc.mark import Progress
 from lancelsm.gc.survey import contended_if_overtaken
-from lancelsm.history.pins import Pin
+from lancelsm.history.pin_records import Pin
 from lancelsm.region import head as heads
 from lancelsm.region import manifest as manifests
 from lancelsm.region.catalog import Region

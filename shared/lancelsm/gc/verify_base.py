@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from lancelsm.errors import Contended, Corrupt
 from lancelsm.gc.base import Floor, files_in_use, find_base_list, read_floor
 from lancelsm.gc.lists import GarbageItem, GarbageKind, Round
-from lancelsm.history.pins import Pin
+from lancelsm.history.pin_records import Pin
 from lancelsm.region.handle import TableHandle, check_base
 
 _FILES = re.compile(r"data/[^/]+\.lance|_deletions/[^/]+\.(arrow|bin)|_lancelsm/files/[0-9]+-[0-9a-f]{32}\.binpb")

@@ -21,7 +21,7 @@ from lancelsm.common.layout import Epoch, Position, RegionId, wal_entry
 from lancelsm.common.shown import shown
 from lancelsm.errors import Corrupt, Invalid, error_context
 from lancelsm.history import cursor as cursors
-from lancelsm.history.pins import Pin
+from lancelsm.history.pin_records import Pin
 from lancelsm.objects import Object
 from lancelsm.record.casts import as_schema
 from lancelsm.record.schema import TOMBSTONE, TableSchema

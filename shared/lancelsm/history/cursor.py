@@ -14,8 +14,8 @@ from functools import partial
 
 from lancelsm.common.layout import Nonce, Position, RegionId, cursors, region_pin_key
 from lancelsm.errors import Contended, Invalid, LsmError, Unavailable
-from lancelsm.history import pins
-from lancelsm.history.pins import Pin, RegionPin, checked_name, pins_of
+from lancelsm.history import pin_records, pins
+from lancelsm.history.pin_records import Pin, RegionPin, checked_name, pins_of
 from lancelsm.region.catalog import Region, TableContext, regions, with_heads
 from lancelsm.region.head import Head
 from lancelsm.registry import Fields, SwapApplied, SwapUnknown
@@ -220,7 +220,11 @@ def start_move(context: TableContext, cursor: Pin) -> Pin:
         regions={},
         replaces=cursor.nonce,
     )
-    change: Fields = {"version": moving.version, pins.NEXT: moving.nonce, pins.NEXT_EXPIRES: str(moving.expires)}
+    change: Fields = {
+        "version": moving.version,
+        pin_records.NEXT: moving.nonce,
+        pin_records.NEXT_EXPIRES: str(moving.expires),
+    }
     pins.change_record(context, moving, expect={"version": cursor.version, "nonce": cursor.nonce}, change=change)
     return moving
 
@@ -234,9 +238,14 @@ def finish_move(context: TableContext, moving: Pin) -> Pin:
     witness: Fields = {  # guard: withdrawn announcement does not arrive
         "version": moving.version,
         "nonce": moving.replaces,
-        pins.NEXT: moving.nonce,
+        pin_records.NEXT: moving.nonce,
     }
-    change: Fields = {"version": pin.version, "nonce": pin.nonce, pins.NEXT: None, pins.NEXT_EXPIRES: None}
+    change: Fields = {
+        "version": pin.version,
+        "nonce": pin.nonce,
+        pin_records.NEXT: None,
+        pin_records.NEXT_EXPIRES: None,
+    }
     pins.change_record(context, pin, expect=witness, change=change)
     return pin
 
@@ -249,10 +258,15 @@ def cancel_move(context: TableContext, moving: Pin) -> None:
     witness: Fields = {  # guard: announcement is not withdrawn after the arrival
         "version": moving.version,
         "nonce": moving.replaces,
-        pins.NEXT: moving.nonce,
+        pin_records.NEXT: moving.nonce,
     }
     # The nonce does not change, but it must be compared: all other fields are the same after `finish_move`.
-    change: Fields = {"version": moving.version + 1, "nonce": moving.replaces, pins.NEXT: None, pins.NEXT_EXPIRES: None}
+    change: Fields = {
+        "version": moving.version + 1,
+        "nonce": moving.replaces,
+        pin_records.NEXT: None,
+        pin_records.NEXT_EXPIRES: None,
+    }
     pins.change_record(context, moving, expect=witness, change=change)
 
 

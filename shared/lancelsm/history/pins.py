@@ -12,169 +12,28 @@ only for a limited time. Model: tests/model/pins.py.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
-from typing import Self
+from dataclasses import replace
 
 from lancelsm.common.layout import (
-    Generation,
-    Key,
     Nonce,
-    Position,
     RegionId,
-    TableId,
-    Version,
     cursors,
-    is_id,
-    is_staged_manifest,
     pin_key,
     region_pin_key,
     region_pin_prefix,
     snapshots,
     table_key,
 )
-from lancelsm.common.setsum import Setsum
 from lancelsm.errors import Contended, Corrupt, Invalid, LsmError, Unavailable
-from lancelsm.objects.open import is_absolute
+from lancelsm.history.pin_records import Pin, PinIdentity, RegionPin, checked_name, pins_of
 from lancelsm.region.catalog import Region, TableContext, regions
-from lancelsm.registry import Fields, Record, SwapApplied, SwapLost, Value, matches, number, text
+from lancelsm.registry import Fields, Record, SwapApplied, SwapLost, matches
 
-NEVER = ""  # no expiry
-NEXT = "next"  # field of a cursor's record while it is moved: nonce of the new positions
-NEXT_EXPIRES = "next_expires"  # when these expire
-
-NO_ENTRY = Position(2**63 - 1)  # greater than every position
 UNCONFIRMED_SECONDS = 3600.0  # time to live of an unconfirmed pin
 
 _TRIES = 5
-_START = Position(1)
-_NO_GENERATION = Generation(0)
-_NO_VERSION = Version(0)
-_KINDS = {"S": "snapshot", "C": "cursor"}
-
-_NAME = re.compile(r"[A-Za-z0-9_-]{1,100}")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RegionPin:
-    """What a pin needs of one region.
-
-    It needs every WAL entry from `first_position` on; none if that is `NO_ENTRY`. A snapshot also needs the generations
-    `after` + 1 to `through`, and the manifest at `manifest_key`. The other fields describe the state that a snapshot
-    reads: the log through `next_position` - 1. The entries after the manifest's replay point have the setsum
-    `entry_setsum` minus that of the manifest.
-    """
-
-    first_position: Position
-    after: Generation = _NO_GENERATION
-    through: Generation = _NO_GENERATION
-    manifest_key: str = ""
-    manifest_version: Version = _NO_VERSION
-    collector_round: int = 0
-    next_position: Position = _START
-    entry_setsum: Setsum = field(default_factory=Setsum)
-    version: int = 0  # version of the record; 0 without record
-
-    def needs(self, generation: Generation) -> bool:
-        return self.after < generation <= self.through
-
-    def to_record(self, *, nonce: Nonce) -> dict[str, Value]:
-        """Encode as a record; `nonce` is that of the pin."""
-        return {
-            "version": self.version,
-            "nonce": nonce,
-            "first_position": self.first_position,
-            "after": self.after,
-            "through": self.through,
-            "manifest_key": self.manifest_key,
-            "manifest_version": self.manifest_version,
-            "collector_round": self.collector_round,
-            "next_position": self.next_position,
-            "entry_setsum": self.entry_setsum.hex(),
-        }
-
-    @classmethod
-    def from_record(cls, record: Record, *, region: RegionId) -> Self:
-        """Decode a record; raises `ValueError` or `Corrupt` if a field is wrong or missing."""
-        key = text(record, "manifest_key")
-        if not is_id(region) or (key and not is_staged_manifest(key, region)):
-            what = f"{key!r} is not a staged manifest of the region {region!r}"
-            raise Corrupt(what, object=key, field="manifest_key")
-        return cls(
-            first_position=Position(number(record, "first_position", least=1)),
-            after=Generation(number(record, "after")),
-            through=Generation(number(record, "through")),
-            manifest_key=key,
-            manifest_version=Version(number(record, "manifest_version")),
-            collector_round=number(record, "collector_round"),
-            next_position=Position(number(record, "next_position", least=1)),
-            entry_setsum=Setsum.from_hex(text(record, "entry_setsum")),
-            version=number(record, "version"),
-        )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PinIdentity:
-    """The identity of a pin. A later pin of the same name has another nonce.
-
-    A pin that is not `confirmed` is being created. A pin with `clone`, the location of a clone, only keeps the version
-    of the base that this clone shares.
-    """
-
-    kind: str
-    name: str
-    nonce: Nonce
-    confirmed: bool
-    clone: str = ""
-
-    def partition(self, table: TableId) -> str:
-        """Return the partition of its records."""
-        return cursors(table) if self.kind == "cursor" else snapshots(table)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pin(PinIdentity):
-    """A snapshot or a cursor as one listing returned it.
-
-    `version` is that of the record; swaps compare it. `expires` is in Unix seconds, None for never. An unconfirmed pin
-    counts too; if a floor has passed something that it does not name yet, it won't be confirmed. A cursor needs all
-    entries of a region for which it has no record. A snapshot is not `complete` if the listing has fewer records of
-    regions than it should: it was created or dropped during the listing, and can't be read.
-
-    A pin that `replaces` another nonce holds the new positions of a cursor that is being moved. Both are in one record,
-    so that a listing returns both or none.
-    """
-
-    version: int
-    created: float
-    expires: float | None
-    base_version: int | None
-    regions: Mapping[RegionId, RegionPin]
-    complete: bool = True
-    replaces: Nonce | None = None
-
-    def of(self, region: RegionId) -> RegionPin | None:
-        """Return what the pin needs of a region; None if nothing."""
-        found = self.regions.get(region)
-        return (
-            RegionPin(first_position=_START)
-            if found is None and self.kind == "cursor"  # guard: cursor keeps regions without a record
-            else found
-        )
-
-    def to_record(self) -> dict[str, Value]:
-        return {
-            "version": self.version,
-            "nonce": self.nonce,
-            "created": str(self.created),
-            "expires": NEVER if self.expires is None else str(self.expires),
-            "confirmed": int(self.confirmed),
-            "base_version": self.base_version or 0,
-            "regions": len(self.regions),
-            "clone": self.clone,
-        }
 
 
 def read_pins(context: TableContext) -> list[Pin]:
@@ -189,29 +48,6 @@ def read_pins(context: TableContext) -> list[Pin]:
         for partition in (snapshots(context.table), cursors(context.table))
         for pin in pins_of(context.registry.list(partition))
     ]
-
-
-def pins_of(records: Iterable[tuple[Key, Record]]) -> list[Pin]:
-    """Decode the pins in the records of one partition. Ignores records of regions without a pin: it was dropped."""
-    heads: dict[str, tuple[str, Record]] = {}
-    parts: dict[tuple[str, str], dict[RegionId, Record]] = {}
-    for key, record in records:
-        name, *of = key.sort.split("#")
-        if of:
-            nonce, region = of
-            parts.setdefault((name, nonce), {})[RegionId(region)] = record
-        else:
-            heads[name] = (_KINDS[key.partition[0]], record)
-    found = []
-    for name, (kind, record) in heads.items():
-        found.append(  # guard: old position of a moved cursor counts
-            _pin(kind, name, record, parts.get((name, str(record.get("nonce"))), {}))
-        )
-        if record.get(NEXT):  # guard: new position of a moved cursor counts
-            following = {**record, "nonce": record[NEXT], "expires": record.get(NEXT_EXPIRES, 0), "confirmed": 0}
-            moving = _pin(kind, name, following, parts.get((name, str(record[NEXT])), {}))
-            found.append(replace(moving, replaces=Nonce(str(record["nonce"]))))
-    return found
 
 
 def named(context: TableContext, kind: str, name: str) -> PinIdentity | None:
@@ -239,13 +75,6 @@ def _nonce(record: Record) -> Nonce:
     """Return the nonce in a pin's own record; empty if it has none."""
     nonce = record.get("nonce")
     return Nonce(nonce if isinstance(nonce, str) else "")
-
-
-def checked_name(name: str) -> str:
-    """Return a valid name of a snapshot or cursor; raises `Invalid` for others."""
-    if not _NAME.fullmatch(name):
-        raise Invalid(f"{name!r} is not a valid name", remedy="Use 1 to 100 letters, digits, - and _", field="name")
-    return name
 
 
 def create_pin(
@@ -490,37 +319,3 @@ def held(context: TableContext, pin: PinIdentity) -> bool:
 def expiry(context: TableContext, ttl_seconds: float | None) -> float | None:
     """Return the expiry of a pin with this time to live from now on; None for never."""
     return None if ttl_seconds is None else context.clock.now() + ttl_seconds
-
-
-def is_of(own: Record | None, key: Key) -> bool:
-    """Return whether a record of a region belongs to the pin with this own record, or to its new positions in a move.
-
-    The nonce in the key decides, as it does when pins are read.
-    """
-    return own is not None and key.sort.split("#")[1] in (own.get("nonce"), own.get(NEXT))
-
-
-def _pin(kind: str, name: str, record: Record, parts: Mapping[RegionId, Record]) -> Pin:
-    try:
-        clone = text(record, "clone")
-        if clone and not is_absolute(clone):
-            raise Corrupt(f"{clone!r} is neither an absolute path nor a URL", field="clone")
-        return Pin(
-            kind=kind,
-            name=name,
-            nonce=Nonce(text(record, "nonce")),
-            version=number(record, "version"),
-            created=float(text(record, "created")),
-            expires=float(text(record, "expires")) if record["expires"] != NEVER else None,
-            confirmed=bool(number(record, "confirmed")),
-            base_version=number(record, "base_version") or None,
-            regions={region: RegionPin.from_record(part, region=region) for region, part in parts.items()},
-            complete=kind == "cursor" or len(parts) == number(record, "regions"),
-            clone=clone,
-        )
-    except (KeyError, ValueError, Corrupt) as error:  # an invalid setsum raises Corrupt
-        unreadable = Corrupt(
-            f"the record of {kind} {name!r} is unreadable: {error!r}", remedy=f"Drop the {kind}, then create it again"
-        )
-        unreadable.where = error.where if isinstance(error, Corrupt) else {}
-        raise unreadable from error

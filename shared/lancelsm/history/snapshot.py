@@ -17,8 +17,8 @@ from lancelsm.common.layout import NO_GENERATION, Nonce, Position, RegionId, pin
 from lancelsm.dataset.base_table import BaseTable, VersionGone, open_base
 from lancelsm.dataset.tags import remove_tag, tag_version, tags
 from lancelsm.errors import Contended, Corrupt, Invalid, LsmError, Unavailable
-from lancelsm.history import pins
-from lancelsm.history.pins import Pin, PinIdentity, RegionPin, pins_of
+from lancelsm.history import pin_records, pins
+from lancelsm.history.pin_records import Pin, PinIdentity, RegionPin, pins_of
 from lancelsm.objects.open import open_store
 from lancelsm.read.view import RegionView, View, mismatch, region_view
 from lancelsm.region.catalog import Region, TableContext, regions, with_heads
@@ -233,7 +233,7 @@ def check_readable(context: TableContext, pin: Pin) -> None:
     ):
         raise _not_found(context, pin.name)
     if (  # guard: expired snapshot is not read
-        record["expires"] != pins.NEVER and float(record["expires"]) <= context.clock.now()
+        record["expires"] != pin_records.NEVER and float(record["expires"]) <= context.clock.now()
     ):
         raise Invalid(
             "the snapshot has expired",
@@ -314,7 +314,7 @@ def _state(handle: TableHandle) -> tuple[BaseTable, Mapping[RegionId, RegionPin]
 def _needs(head: Head, manifest: Manifest, base: BaseTable) -> RegionPin:
     first = Position(manifest.replay_after + 1)
     return RegionPin(
-        first_position=first if first < head.next_position else pins.NO_ENTRY,
+        first_position=first if first < head.next_position else pin_records.NO_ENTRY,
         after=base.counters.get(manifest.region, NO_GENERATION),
         through=manifest.newest,
         manifest_key=head.manifest_key,

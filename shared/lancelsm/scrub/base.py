@@ -35,7 +35,7 @@ from lancelsm.errors import Corrupt, Invalid
 from lancelsm.gc.base_check import exists, read_checked
 from lancelsm.gc.lists import read_list
 from lancelsm.history import pins
-from lancelsm.history.pins import Pin
+from lancelsm.history.pin_records import Pin
 from lancelsm.history.snapshot import tag_of
 from lancelsm.objects import ObjectStore
 from lancelsm.objects.open import open_store

@@ -17,7 +17,7 @@ from lancelsm.common.layout import (
 from lancelsm.common.setsum import Setsum
 from lancelsm.errors import Corrupt, Invalid
 from lancelsm.gc.lists import read_list
-from lancelsm.history.pins import RegionPin
+from lancelsm.history.pin_records import RegionPin
 from lancelsm.objects import Listed
 from lancelsm.region.catalog import Region
 from lancelsm.region.compare_and_swap import newest

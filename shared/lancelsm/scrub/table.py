@@ -26,8 +26,8 @@ from lancelsm.common.layout import (
 )
 from lancelsm.dataset.base_table import BaseTable, find_base
 from lancelsm.errors import Corrupt, Invalid, LsmError
-from lancelsm.history import pins
-from lancelsm.history.pins import Pin, RegionPin
+from lancelsm.history import pin_records, pins
+from lancelsm.history.pin_records import Pin, RegionPin
 from lancelsm.history.snapshot import find_snapshot
 from lancelsm.region.catalog import Region, check_not_dropped, region_from_record, resolve_region
 from lancelsm.region.handle import Ports, TableHandle, canonical, open_configured
@@ -241,7 +241,7 @@ def _read_pins(handle: TableHandle, partition: str, kind: ObjectKind, tally: Tal
     found = []
     for name, group in groups.items():
         try:
-            found += pins.pins_of(group)
+            found += pin_records.pins_of(group)
         except Corrupt as error:
             for key in [key for key, record in group if _is_broken(key, record)] or [pin_key(partition, name)]:
                 tally.add(record_path(key), kind, problem_of(error))

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from lancelsm.compaction.optimize import Optimized
     from lancelsm.gc.collect import Collected
     from lancelsm.history.changes import CursorLag
-    from lancelsm.history.pins import Pin
+    from lancelsm.history.pin_records import Pin
     from lancelsm.region.catalog import Region
     from lancelsm.region.head import Head
     from lancelsm.routing.spec import RegionSpec
