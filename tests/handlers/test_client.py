@@ -6,7 +6,7 @@ import datetime
 import decimal
 import io
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -111,10 +111,10 @@ class Deployment:
             monkeypatch.setenv(name, value)
         self.queue = Queue()
         self.writer = load_function("writer_flush")
-        ingest, query = load_function("ingest"), load_function("query")
+        ingest, self.query = load_function("ingest"), load_function("query")
         for module in (ingest, self.writer):
             monkeypatch.setattr(module, "QUEUE", self.queue)
-        handlers = {"ingest": ingest.handler, "writer_flush": self.writer.handler, "query": query.handler}
+        handlers = {"ingest": ingest.handler, "writer_flush": self.writer.handler, "query": self.query.handler}
         self.aws = Lambda(handlers, root / "work")
         names = {name: name for name in handlers}
         self.client = Client(
@@ -184,6 +184,35 @@ def test_direct_writes_return_positions_and_are_visible_at_once(deployment: Depl
     assert deployment.rows() == sent
     assert deployment.client.count("orders", where="id < 5") == 5
     assert [found["id"] for found in deployment.client.query("orders", keys=[7], columns=["id"])] == [7]
+
+
+def test_arrow_answers_have_the_types_of_the_table(
+    deployment: Deployment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept: list[bytes] = []
+
+    def keep(parts: Iterable[bytes], **_: object) -> str:
+        kept.append(b"".join(parts))
+        return (tmp_path / "answer").as_uri()
+
+    monkeypatch.setattr(deployment.query, "keep_in_bucket", keep)
+    monkeypatch.setattr(deployment.client, "_fetch", lambda _: kept[-1])
+    rows = pa.Table.from_pylist([row(key) for key in range(20)], schema=COLUMNS)
+    deployment.client.write("orders", rows)
+    deployment.table.flush()
+    colours = pa.table({"id": [1, 2], "c": pa.array(["red", "blue"]).dictionary_encode()})
+    table = lancelsm.create(tmp_path / "tables" / "colours", colours, primary_key="id")
+    table.upsert(colours.set_column(1, "c", pa.array(["green", "grey"]).dictionary_encode()).slice(1))
+
+    every = deployment.client.query_arrow("orders")
+    found = deployment.client.query_arrow("orders", keys=[7, 8], columns=["id", "price"])
+    none = deployment.client.query_arrow("orders", where="id < 0")
+    two = deployment.client.query_arrow("colours")
+
+    assert every.sort_by("id").cast(COLUMNS).equals(rows)
+    assert found.sort_by("id").equals(every.select(["id", "price"]).sort_by("id").slice(7, 2))
+    assert (none.num_rows, none.schema) == (0, every.schema)
+    assert dict(zip(*two.to_pydict().values(), strict=True)) == {1: "red", 2: "grey"}
 
 
 def test_a_row_too_large_for_a_message_is_sent_through_the_bucket(deployment: Deployment) -> None:

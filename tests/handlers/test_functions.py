@@ -7,8 +7,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
+import lancelsm
 from lancelsm.cli import main
 from lancelsm.errors import Invalid, LsmError
 from lancelsm.stack import documents
@@ -177,6 +179,69 @@ def test_a_query_at_a_dropped_snapshot_is_refused(table: Table) -> None:
 @pytest.mark.parametrize("other", [{"keys": [1]}, {"where": "true"}, {"limit": 1}, {"count": True}])
 def test_a_query_by_key_refuses_fields_of_a_scan(table: Table, other: dict[str, Any]) -> None:
     assert error_of("query", {"table": "orders", "key": 1, **other})["field"] == "key"
+
+
+NOTES = pa.table(
+    {
+        "id": range(8),
+        "state": [row["state"] for row in ORDERS],
+        "note": [f"late parcel {key}" if key in {1, 3, 4} else "on time" for key in range(8)],
+        "vec": pa.array([[0.1, float(key)] for key in range(8)], pa.list_(pa.float32(), 2)),
+    }
+)
+
+
+@pytest.fixture
+def notes(deployment: Deployment) -> Table:
+    table = lancelsm.create(f"{deployment.tables}/orders", NOTES, primary_key="id")
+    table.create_index("note", kind="INVERTED")
+    table.delete([1])
+    return table
+
+
+def test_a_query_searches_by_vector_by_text_and_by_both(notes: Table, capsys: pytest.CaptureFixture[str]) -> None:
+    near = {"table": "orders", "vector": [0.1, 0.9], "columns": ["id"]}
+    every = {"table": "orders", "vector": [0.1, 6.2], "text": "parcel", "k": 8, "columns": ["id"]}
+
+    assert call("query", {**near, "k": 3}) == {"rows": [{"id": 0}, {"id": 2}, {"id": 3}]}
+    assert call("query", {**near, "vector": [[0.1, 7], [0.1, 2]], "k": 1}) == {"rows": [{"id": 7}, {"id": 2}]}
+    (late,) = call("query", {"table": "orders", "text": "late", "where": "id > 3"})["rows"]
+    assert late == command(capsys, "search", notes.uri, "--text", "late", "--where", "id > 3")
+    assert call("query", event("query_search"))["rows"][0] == {"id": 3, "_distance": pytest.approx(4.41)}
+    assert call("query", every) == {
+        "rows": notes.search(vector=[0.1, 6.2], text="parcel", k=8, columns=["id"]).to_arrow().to_pylist()
+    }
+
+
+def test_a_search_at_a_snapshot_finds_the_rows_of_the_snapshot(notes: Table) -> None:
+    notes.snapshot("monday")
+    notes.delete([3])
+
+    search = {"table": "orders", "text": "late", "k": 1, "columns": ["id"]}
+    assert call("query", {**search, "where": "id < 4", "at": "monday"}) == {"rows": [{"id": 3}]}
+    assert call("query", {**search, "where": "id < 4"}) == {"rows": []}
+
+
+@pytest.mark.parametrize(
+    ("fields", "named"),
+    [
+        ({"vector": [1, 2], "k": 0}, "k"),
+        ({"text": "late", "k": 10_001}, "k"),
+        ({"k": 5}, "k"),
+        ({"metric": "l2", "where": "id = 1"}, "metric"),
+        ({"vector": [1, 2], "limit": 5}, "limit"),
+        ({"text": "late", "count": True}, "count"),
+        ({"text": "late", "key": 1}, "key"),
+        ({"keys": [1], "nprobes": 3}, "keys"),
+        ({"vector": [1, 2, 3]}, "vector"),
+        ({"vector": ["x", {}]}, "vector"),
+        ({"text": ""}, "text"),
+        ({"count": True, "format": "arrow"}, "format"),
+        ({"format": "csv"}, "format"),
+    ],
+)
+def test_a_query_refuses_fields_of_a_search_that_do_not_fit(notes: Table, fields: dict[str, Any], named: str) -> None:
+    assert error_of("query", {"table": "orders", **fields})["field"] == named
 
 
 def test_the_steps_of_a_collection_delete_merged_objects(table: Table) -> None:

@@ -5,15 +5,16 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import urllib.request
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import boto3
+import pyarrow as pa
 import pytest
 
+from lancelsm.client.large_payloads import fetch
 from lancelsm.wal.claim import claim
 from tests.handlers.conftest import FUNCTIONS, ORDERS, ROOT, Deployment, event
 from tests.handlers.runtime_api import FunctionError, Runtime, runtime
@@ -79,7 +80,7 @@ def test_a_claim_a_flush_and_a_merge_work_in_the_cloud(cloud: Deployment, tmp_pa
 
 
 @pytest.mark.rest
-def test_a_result_too_large_for_an_answer_is_returned_as_a_link(cloud: Deployment, tmp_path: Path) -> None:
+def test_a_result_that_is_too_large_or_an_arrow_file_is_returned_as_a_link(cloud: Deployment, tmp_path: Path) -> None:
     table = cloud.table("wide", regions=None)
     rows = [{"id": key, "state": f"{key:09d}" * 100} for key in range(12_000)]
     table.upsert(rows)
@@ -87,9 +88,12 @@ def test_a_result_too_large_for_an_answer_is_returned_as_a_link(cloud: Deploymen
     with deploy("query", cloud, tmp_path) as invoke:
         small = invoke({"table": "wide", "limit": 10})
         large = invoke({"table": "wide"})
+        arrow = invoke({"table": "wide", "limit": 10, "format": "arrow"})
 
-    with urllib.request.urlopen(large["url"]) as answer:
-        body = answer.read()
+    body, file = fetch(large["url"]), fetch(arrow["url"])
+    table_of_file = pa.ipc.open_file(file).read_all()
+    assert (arrow["format"], arrow["rows"], arrow["bytes"]) == ("arrow", table_of_file.num_rows, len(file))
+    assert table_of_file.to_pylist() == small["rows"]
     found = [json.loads(line) for line in body.splitlines()]
     assert len(small["rows"]) == 10
     assert (large["rows"], large["bytes"]) == (len(found), len(body))

@@ -538,11 +538,35 @@ def test_a_direct_write_too_large_for_an_invocation_is_sent_whole_through_the_bu
 
 
 def test_a_query_follows_the_url_of_a_large_answer() -> None:
-    client, aws = client_and_aws(lost_request, fetch=lambda url: [{"url": url}])
+    client, aws = client_and_aws(lost_request, fetch=lambda url: json.dumps({"url": url}).encode() + b"\n")
     aws.answer = {"url": "https://lake/result", "rows": 1, "bytes": 7_000_000}
 
     assert client.query("orders", where="v = 'a'", limit=5) == [{"url": "https://lake/result"}]
     assert aws.events[-1] == {"table": "orders", "where": "v = 'a'", "limit": 5}
+
+
+@pytest.mark.parametrize("body", [b"", b'{"id": 1}\n', b'{"id": 1}\n{"id"'])
+def test_an_answer_that_is_not_whole_is_unavailable(body: bytes) -> None:
+    client, aws = client_and_aws(fetch=lambda _: body)
+    aws.answer = {"url": "https://lake/result", "rows": 2, "bytes": 20}
+
+    for read in (client.query, client.query_arrow):
+        with pytest.raises(Unavailable):
+            read("orders")
+
+
+def test_a_search_sends_its_vector_as_numbers() -> None:
+    client, aws = client_and_aws()
+    aws.answer = {"rows": [{"id": 1, "_distance": 0.5}]}
+
+    for vector in ([0.5, 1.0], np.array([0.5, 1.0], np.float32), pa.array([0.5, 1.0])):
+        assert client.search("docs", vector, k=1) == client.search("docs", vector=vector, k=1) == aws.answer["rows"]
+        assert aws.events[-1] == aws.events[-2] == {"table": "docs", "vector": [0.5, 1.0], "k": 1}
+    client.search("docs", "late parcel", columns=["id"])
+    assert aws.events[-1] == {"table": "docs", "text": "late parcel", "k": 10, "columns": ["id"]}
+    for wrong in ({}, {"query": "a", "text": "b"}, {"query": [1.0], "vector": [1.0]}, {"vector": object()}):
+        with pytest.raises(Invalid):
+            client.search("docs", **wrong)
 
 
 def test_a_count_is_a_number() -> None:

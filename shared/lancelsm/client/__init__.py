@@ -19,9 +19,9 @@ from types import TracebackType
 from typing import Any, Final, Self, cast
 
 from lancelsm.client.batching import ATTEMPT_SECONDS, RETRY_SECONDS, Request, TableBuffer
-from lancelsm.client.encoding import LARGE_BYTES, EncodedRows, Op, encode_rows, event, stream, to_json_value
+from lancelsm.client.encoding import LARGE_BYTES, EncodedRows, Op, encode_rows, event, stream, to_json_value, to_list
 from lancelsm.client.invoke import Answered, Document, Failed, Functions, NoResponse, NotStarted, Response, Service
-from lancelsm.client.large_payloads import Fetch, fetch_rows, put, work_location
+from lancelsm.client.large_payloads import Fetch, decode_file, decode_lines, fetch, put, work_location
 from lancelsm.common import aws
 from lancelsm.common.checked import checked
 from lancelsm.common.clock import Budget, Clock, Ids, SystemClock, SystemIds
@@ -74,7 +74,7 @@ class Client:
         interval_seconds: float | None = 1.0,
         retry_seconds: float = RETRY_SECONDS,
         service: Service | None = None,
-        fetch: Fetch = fetch_rows,
+        fetch: Fetch = fetch,
         clock: Clock | None = None,
         ids: Ids | None = None,
     ) -> None:
@@ -202,15 +202,90 @@ class Client:
             "limit": limit,
             "at": at,
         }
+        return self._rows(self._read(table, request))
+
+    @checked
+    def search(
+        self,
+        table: str,
+        query: Any = None,
+        *,
+        vector: Any = None,
+        text: str | None = None,
+        column: str | None = None,
+        text_columns: Iterable[str] | None = None,
+        k: int = 10,
+        where: str | None = None,
+        columns: Iterable[str] | None = None,
+        metric: str | None = None,
+        nprobes: int | None = None,
+        refine_factor: int | None = None,
+        at: str | None = None,
+    ) -> list[dict[str, Any]]:
+        """Find the best rows by vector, by text or by both, best first. All acknowledged rows take part.
+
+        Args:
+            query: an array for `vector`, or text for `text`.
+            vector: numbers as a list or an array; a list of vectors is several searches.
+            text: words, of which a row has at least one.
+            k: the number of rows to return, at most 10,000.
+            column, text_columns, where, columns, metric, nprobes, refine_factor: see `lancelsm.Table.search`.
+            at: the name of a snapshot to search.
+
+        Raises:
+            Invalid: the table has no such column or index, or the query or another argument doesn't fit it.
+            Corrupt: an object is missing or damaged.
+            Unavailable: no reply.
+        """
+        if query is not None:
+            name = "text" if isinstance(query, str) else "vector"
+            if (text if name == "text" else vector) is not None:
+                raise Invalid(f"the search has two queries of {name}", remedy="Give one of them", field=name)
+            text, vector = (query, vector) if name == "text" else (text, query)
+        if text is None and vector is None:
+            raise Invalid("a search needs a vector or a text", remedy="Give a query", table=table, field="query")
+        request = {
+            "vector": to_list(vector),
+            "text": text,
+            "column": column,
+            "text_columns": None if text_columns is None else list(text_columns),
+            "k": k,
+            "where": where,
+            "columns": None if columns is None else list(columns),
+            "metric": metric,
+            "nprobes": nprobes,
+            "refine_factor": refine_factor,
+            "at": at,
+        }
+        return self._rows(self._read(table, request))
+
+    @checked
+    def query_arrow(self, table: str, **fields: Any) -> Any:
+        """Read or search like `query` or `search`, but return a `pyarrow.Table` with the types of the table.
+
+        The rows come through an object in the bucket, so they may be many.
+
+        Args:
+            fields: those of the function `query`: `keys`, or `where` and `limit`, or `vector`, `text`, `k` and the
+                others of a search; also `columns` and `at`.
+
+        Raises:
+            Invalid: a field is not valid, or pyarrow is not installed.
+            Corrupt, Unavailable: see `query`.
+        """
+        request = {**fields, "vector": to_list(fields.get("vector")), "format": "arrow"}
         document = self._read(table, request)
-        if "url" in document:
-            return self._fetch(document["url"])
-        return cast("list[dict[str, Any]]", document["rows"])
+        return decode_file(self._fetch(document["url"]), rows=document["rows"])
 
     @checked
     def count(self, table: str, *, where: str | None = None, at: str | None = None) -> int:
         """Count the rows that match a condition, now or in the snapshot `at`. Raises the same errors as `query`."""
         return int(self._read(table, {"where": where, "count": True, "at": at})["count"])
+
+    def _rows(self, document: Document) -> list[dict[str, Any]]:
+        if "url" in document:
+            return decode_lines(self._fetch(document["url"]), rows=document["rows"])
+        return cast("list[dict[str, Any]]", document["rows"])
 
     def _take(self, table: str, data: Any, op: Op) -> None:
         if self._closed.is_set():
@@ -293,7 +368,7 @@ class Client:
         try:
             payload = json.dumps({"table": table, **to_json_value(given)}, ensure_ascii=False).encode()
         except (TypeError, ValueError) as error:
-            raise Invalid(f"a key can't be encoded as JSON: {error}", table=table) from error
+            raise Invalid(f"a field can't be encoded as JSON: {error}", table=table) from error
         return self._functions.answer(
             "query", payload, attempts=self._attempts(), read_seconds=_LONGEST_SECONDS, table=table
         )

@@ -182,3 +182,11 @@ def to_json_value(value: Any) -> Any:
     if callable(getattr(value, "item", None)) and not getattr(value, "shape", ()) and value.dtype.kind not in "mM":
         return to_json_value(value.item())
     raise TypeError(f"{type(value).__name__} is not supported; give text, a number, or Arrow data")
+
+
+def to_list(vector: Any) -> Any:
+    """Return the numbers of an array of numpy, pyarrow, torch or polars as a list; a list or None as it is."""
+    for name in ("to_pylist", "tolist", "to_list"):
+        if callable(convert := getattr(vector, name, None)):
+            return convert()
+    return vector

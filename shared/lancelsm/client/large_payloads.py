@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from http.client import HTTPException
 from typing import Any
-from urllib.error import URLError
 from urllib.parse import urlsplit
 from urllib.request import urlopen
 
 from lancelsm.client.invoke import Service
 from lancelsm.errors import Invalid, Unavailable
 
-Fetch = Callable[[str], list[dict[str, Any]]]
+Fetch = Callable[[str], bytes]
 _SECONDS = 60
 
 
@@ -51,12 +51,42 @@ def put(work: str, key: str, body: bytes, *, service: Service) -> None:
         ) from error
 
 
-def fetch_rows(url: str) -> list[dict[str, Any]]:
-    """Fetch the rows behind a presigned URL, one JSON object per line."""
+def fetch(url: str) -> bytes:
+    """Fetch an answer behind a presigned URL. Raises `Unavailable` if it can't be read whole."""
     if urlsplit(url).scheme not in ("https", "http"):
         raise Invalid("the URL in the answer is not an HTTP URL", url=url)
     try:
         with urlopen(url, timeout=_SECONDS) as reply:
-            return [json.loads(line) for line in reply]
-    except (URLError, OSError, ValueError) as error:
+            body: bytes = reply.read()
+            return body
+    except (HTTPException, OSError, ValueError) as error:
         raise Unavailable(f"the rows at the answer's URL could not be read: {error}") from error
+
+
+def decode_lines(body: bytes, *, rows: int) -> list[dict[str, Any]]:
+    """Decode JSON lines. Raises `Unavailable` unless there are so many rows."""
+    try:
+        found = [json.loads(line) for line in body.splitlines()]
+    except ValueError as error:
+        raise Unavailable(f"the rows at the answer's URL are not JSON lines: {error}") from error
+    _check_count(len(found), rows)
+    return found
+
+
+def decode_file(body: bytes, *, rows: int) -> Any:
+    """Decode an Arrow IPC file to a `pyarrow.Table`. Raises `Unavailable` unless it has so many rows."""
+    try:
+        import pyarrow as pa  # noqa: PLC0415 - an app without pyarrow reads dicts
+    except ModuleNotFoundError as error:
+        raise Invalid("pyarrow is not installed", remedy="Install it, or read dicts with query or search") from error
+    try:
+        found = pa.ipc.open_file(pa.py_buffer(body)).read_all()
+    except pa.ArrowException as error:
+        raise Unavailable(f"the rows at the answer's URL are not an Arrow file: {error}") from error
+    _check_count(found.num_rows, rows)
+    return found
+
+
+def _check_count(found: int, wanted: int) -> None:
+    if found != wanted:
+        raise Unavailable(f"the answer's URL has {found} rows, not {wanted}", remedy="Repeat the call")

@@ -1,4 +1,4 @@
-"""Return rows as one JSON answer; rows that exceed an answer become an object of JSON lines behind a link.
+"""Return rows as one JSON answer, or by reference: as an object behind a link, of JSON lines or an Arrow file.
 
 Rows are processed as they arrive: memory holds at most one answer, and the object is written in parts.
 """
@@ -6,6 +6,7 @@ Rows are processed as they arrive: memory holds at most one answer, and the obje
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from io import BytesIO
 from itertools import chain
 from typing import Any
 
@@ -13,11 +14,13 @@ import pyarrow as pa
 
 from lancelsm.common import aws
 from lancelsm.errors import Invalid, error_context
+from lancelsm.read.result import Rows
 from lancelsm.record.files import json_keys
 from lancelsm.record.json_lines import json_lines, json_objects
 from lancelsm.table import Table
 
 ANSWER_BYTES = 5 << 20  # Lambda limits an answer to 6 MB
+JSON_LINES, ARROW_FILE = "application/x-ndjson", "application/vnd.apache.arrow.file"
 _LINK_SECONDS = 3600
 _PART_BYTES = 8 << 20
 
@@ -44,6 +47,47 @@ def answer(batches: Iterable[pa.RecordBatch | pa.Table], *, keep: Keep, bytes_ma
     counted = _Counted(chain(taken, source))
     url = keep(iter(counted))
     return {"url": url, "rows": counted.rows, "bytes": counted.bytes}
+
+
+def arrow_answer(rows: pa.Table | Rows, *, keep: Keep) -> Document:
+    """Return {"url", "rows": the number of rows, "bytes", "format": "arrow"}, a link to an Arrow IPC file.
+
+    Args:
+        keep: stores the file and returns a link to it.
+    """
+    counted = _CountedFile(rows)
+    url = keep(iter(counted))
+    return {"url": url, "rows": counted.rows, "bytes": counted.bytes, "format": "arrow"}
+
+
+class _CountedFile:
+    """Yields rows as the parts of an Arrow IPC file and counts them."""
+
+    def __init__(self, rows: pa.Table | Rows) -> None:
+        self.rows = self.bytes = 0
+        self._rows = rows
+
+    def __iter__(self) -> Iterator[bytes]:
+        schema = self._rows.schema
+        batches: Iterable[pa.RecordBatch] = self._rows.to_batches()
+        if any("dictionary<" in str(field.type) for field in schema):
+            # A file has one dictionary for each column, so it must be known before the first rows are written.
+            batches = [pa.Table.from_batches(batches, schema)]
+        sink = BytesIO()
+        options = pa.ipc.IpcWriteOptions(unify_dictionaries=True)
+        with pa.ipc.new_file(pa.PythonFile(sink, mode="w"), schema, options=options) as writer:
+            for batch in batches:
+                writer.write(batch)
+                self.rows += batch.num_rows
+                yield self._taken(sink)
+        yield self._taken(sink)
+
+    def _taken(self, sink: BytesIO) -> bytes:
+        part = sink.getvalue()
+        sink.seek(0)
+        sink.truncate()
+        self.bytes += len(part)
+        return part
 
 
 class _Counted:
@@ -80,8 +124,8 @@ def key_rows(values: Sequence[Any], *, table: Table) -> pa.Table:
         return json_keys(values, schema=table.config.schema.key)
 
 
-def keep_in_bucket(lines: Iterator[bytes], *, uri: str) -> str:
-    """Write lines to an S3 object in parts. Return a link that needs no credentials and expires after an hour.
+def keep_in_bucket(parts: Iterator[bytes], *, uri: str, content_type: str = JSON_LINES) -> str:
+    """Write an S3 object in parts. Return a link that needs no credentials and expires after an hour.
 
     Raises:
         Invalid: the role lacks the grant, or the URI is not an S3 URI.
@@ -98,7 +142,7 @@ def keep_in_bucket(lines: Iterator[bytes], *, uri: str) -> str:
     client = aws.session().client("s3", config=aws.no_retry_config().merge(Config(signature_version="s3v4")))
     how = aws.one_thread_transfer(_PART_BYTES)
     try:
-        client.upload_fileobj(_File(lines), bucket, key, Config=how, ExtraArgs={"ContentType": "application/x-ndjson"})
+        client.upload_fileobj(_File(parts), bucket, key, Config=how, ExtraArgs={"ContentType": content_type})
         link: str = client.generate_presigned_url(
             "get_object", Params={"Bucket": bucket, "Key": key}, ExpiresIn=_LINK_SECONDS
         )
@@ -110,17 +154,17 @@ def keep_in_bucket(lines: Iterator[bytes], *, uri: str) -> str:
 class _File:
     """A readable file over an iterator of bytes, for uploads in parts."""
 
-    def __init__(self, lines: Iterator[bytes]) -> None:
-        self._lines = lines
+    def __init__(self, parts: Iterator[bytes]) -> None:
+        self._parts = parts
         self._rest = bytearray()
 
     def read(self, size: int = -1) -> bytes:
         while size < 0 or len(self._rest) < size:
-            line = next(self._lines, None)
-            if line is None:
+            part = next(self._parts, None)
+            if part is None:
                 size = len(self._rest) if size < 0 else size
                 break
-            self._rest += line
+            self._rest += part
         taken = bytes(self._rest[:size])
         del self._rest[:size]
         return taken
