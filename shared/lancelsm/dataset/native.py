@@ -34,7 +34,7 @@ _UNREADABLE = re.compile(
 _INPUT = re.compile(r"invalid user input|already exists|different schema|no object store provider", re.IGNORECASE)
 _NO_STORE = re.compile(r"no object store provider", re.IGNORECASE)
 _APPLYING = re.compile(r"error applying filter", re.IGNORECASE)
-_USER = re.compile(r"^Invalid user input: ")
+USER = re.compile(r"^Invalid user input: ")
 _NO_DIRECTORY = re.compile(r"not a directory", re.IGNORECASE)
 _SOURCE = re.compile(r"(, location: |, )\S+\.rs:\d+:\d+")  # position in Lance's source code
 _STORE = re.compile(r"LanceError\(IO\)|Generic \w+ error", re.IGNORECASE)
@@ -172,7 +172,7 @@ def _access_problem(text: str, doing: str, where: Mapping[str, str]) -> Invalid 
 def invalid_condition(condition: str, problem: str, *, remedy: str = "", **where: str) -> Invalid:
     """Build the error for a condition that can't be planned, or fails on a row."""
     return Invalid(
-        f"the condition {condition!r} can't be applied: {_USER.sub('', problem).rstrip('.')}",
+        f"the condition {condition!r} can't be applied: {USER.sub('', problem).rstrip('.')}",
         remedy=remedy or "Write text in 'quotes', and a column name that is not a plain word in `backticks`",
         redacted="the condition can't be applied",
         **where,

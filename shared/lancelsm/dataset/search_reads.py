@@ -14,8 +14,7 @@ import weakref
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import lru_cache
-from typing import Any
+from typing import Any, Final
 
 import lance
 import numpy as np
@@ -211,10 +210,9 @@ class TextLengths:
 
 def text_lengths(searched: Searched, column: str) -> TextLengths:
     """Read the lengths of the texts in the index of a column. Raises: see `nearest`."""
-    options = tuple(sorted(searched.storage_options.items()))
     with _errors(searched):
         parts = [
-            _lengths_in_segment(searched.uri, str(segment.uuid), options)
+            _lengths_in_segment(searched, str(segment.uuid))
             for one in searched.dataset.describe_indices()
             if one.index_type == "Inverted" and one.field_names == [searched.name_of(column)]
             for segment in one.segments
@@ -225,12 +223,23 @@ def text_lengths(searched: Searched, column: str) -> TextLengths:
     return TextLengths(ids=ids[order], words=words[order])
 
 
-@lru_cache(maxsize=64)
-def _lengths_in_segment(
-    uri: str, uuid: str, storage_options: tuple[tuple[str, str], ...]
-) -> tuple[RowIds, npt.NDArray[np.uint32]]:
-    """Read the lengths from the files of one segment of a text index, which never change."""
-    files = LanceFileSession(uri, storage_options=dict(storage_options))
+_Lengths = tuple[RowIds, npt.NDArray[np.uint32]]
+_LENGTHS: Final[dict[tuple[str, str], _Lengths]] = {}  # by location and segment, without the credentials
+_MOST_LENGTHS = 64
+
+
+def _lengths_in_segment(searched: Searched, uuid: str) -> _Lengths:
+    """Return the lengths from the files of one segment of a text index, which never change."""
+    known = _LENGTHS.pop((searched.uri, uuid), None)
+    found = _read_lengths(searched, uuid) if known is None else known
+    _LENGTHS[searched.uri, uuid] = found  # behind those that were needed before it
+    for old in list(_LENGTHS)[:-_MOST_LENGTHS]:
+        _LENGTHS.pop(old, None)
+    return found
+
+
+def _read_lengths(searched: Searched, uuid: str) -> _Lengths:
+    files = LanceFileSession(searched.uri, storage_options=dict(searched.storage_options))
     directory = f"_indices/{uuid}"
     tables = [
         files.open_reader(name).read_all().to_table()
@@ -264,17 +273,22 @@ def indexed_rows(rows: pa.Table, schema: TableSchema, *, text_indexes: Mapping[s
     return Searched(uri=f"{directory}/rows", dataset=dataset, schema=schema)
 
 
-def fragments_without_text_index(searched: Searched, columns: Collection[str]) -> list[int]:
-    """Return the fragments that the text index of one of these columns does not cover. Raises: see `nearest`."""
+def fragments_without_text_index(searched: Searched, indexes: Mapping[str, Mapping[str, Any]]) -> list[int]:
+    """Return the fragments that lack the text index of one of these columns, with these options of Lance.
+
+    Raises: see `nearest`.
+    """
     with _errors(searched):
         without: set[int] = {fragment.fragment_id for fragment in searched.dataset.get_fragments()}
         covered: list[set[int]] = [
             {number for segment in one.segments for number in segment.fragment_ids}
-            for column in columns
+            for column, options in indexes.items()
             for one in searched.dataset.describe_indices()
-            if one.index_type == "Inverted" and one.field_names == [searched.name_of(column)]
+            if one.index_type == "Inverted"
+            and one.field_names == [searched.name_of(column)]
+            and (one.details or {}).items() >= options.items()
         ]
-    complete = len(covered) == len(columns)
+    complete = len(covered) == len(indexes)
     return sorted(number for number in without if not complete or any(number not in one for one in covered))
 
 

@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from lancelsm.common.shown import shown
 from lancelsm.dataset.search_reads import DISTANCE, SCORE
+from lancelsm.dataset.text_queries import QueryCheck
 from lancelsm.errors import Invalid
 from lancelsm.read.search.levels import Levels, identity, prepare
 from lancelsm.read.search.queries import (
@@ -24,7 +25,7 @@ from lancelsm.read.search.queries import (
     read_vector,
     scores,
 )
-from lancelsm.read.search.text_search import TextLevels, best_rows
+from lancelsm.read.search.text_search import TextLevels, best_rows, text_options
 from lancelsm.read.search.vector_search import nearest_rows
 from lancelsm.read.view import View
 from lancelsm.record.key import key_column
@@ -42,6 +43,10 @@ class Prepared:
     @cached_property
     def text(self) -> TextLevels:
         return TextLevels.of(self.levels)
+
+    @cached_property
+    def query_check(self) -> QueryCheck:
+        return QueryCheck(self.levels.schema, text_options(self.levels))
 
     @classmethod
     def of(cls, view: View, last: Prepared | None, *, uri: str) -> Prepared:
@@ -111,6 +116,8 @@ def search(prepared: Prepared, request: SearchRequest, *, uri: str) -> pa.Table:
     text = None
     if request.text is not None:
         text = read_text(levels.indexes, request.text, text_columns=request.text_columns, uri=uri)
+        if not isinstance(text.query, str):
+            prepared.query_check.check(text.query, uri=uri)
     added = scores(vector=vector is not None, text=text is not None, many=vector is not None and vector.many)
     output = read_output(schema, k=request.k, columns=request.columns, where=request.where, scores=added, uri=uri)
     if vector is not None and text is not None:

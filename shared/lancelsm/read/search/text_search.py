@@ -88,11 +88,7 @@ class TextLevels:
         Raises:
             Corrupt, Unavailable: a level can't be read, or its rows can't be indexed.
         """
-        options = {
-            one.columns[0]: dict(wanted.options)
-            for one in levels.indexes
-            if one.kind == "INVERTED" and (wanted := one.in_generations) is not None
-        }
+        options = text_options(levels)
         found, others = [], [_plain(levels.tail)]
         for level in levels.stored:
             without = fragments_without_text_index(level.searched, options)
@@ -106,6 +102,15 @@ class TextLevels:
             searched = indexed_rows(memory, levels.schema, text_indexes=options)
             found.append(_text_level(searched, options, hidden=None, stale=np.empty(0, np.uint64), deleted=0))
         return cls(levels=tuple(found))
+
+
+def text_options(levels: Levels) -> dict[str, dict[str, Any]]:
+    """Return the options of Lance for the text index of each column."""
+    return {
+        one.columns[0]: dict(wanted.options)
+        for one in levels.indexes
+        if one.kind == "INVERTED" and (wanted := one.in_generations) is not None
+    }
 
 
 def _indexed(level: StoredLevel, without: Collection[int], columns: Iterable[str]) -> TextLevel:
