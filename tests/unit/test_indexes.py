@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -16,7 +18,7 @@ from lancelsm.compaction import indexes as maintained
 from lancelsm.compaction import maintenance
 from lancelsm.dataset import indexes as stored
 from lancelsm.errors import Contended, Invalid
-from lancelsm.read.index_status import IndexStatus, promise_problem
+from lancelsm.read.index_status import IndexStatus, promise_problem, read_index_statuses
 from lancelsm.region.compare_and_swap import newest
 from lancelsm.stack.doctor.table_checks import table_checks
 from lancelsm.table import Table
@@ -211,6 +213,12 @@ def test_rows_that_lance_cannot_index_are_flushed_and_the_status_counts_them(tmp
     table.merge()
     (status,) = table.list_indices()
     assert (status.generations_without, status.rows_without) == (1, 2)  # the same rows, now of the base
+
+    handle, (region,) = table._handle, table.regions()
+    _, manifest = newest(region, region.head())
+    other = replace(manifest, region=uuid.uuid4())  # a pending generation in a directory of the same name
+    (status,) = read_index_statuses(handle.read_base(), [manifest, other], objects=handle.context.objects)
+    assert (status.generations_without, status.rows_without) == (2, 4)
 
 
 def test_binary_vectors_are_searched_by_hamming_distance(tmp_path: Path) -> None:

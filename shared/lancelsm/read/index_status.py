@@ -50,21 +50,18 @@ def read_index_statuses(base: BaseTable, manifests: Iterable[Manifest], *, objec
     if not indexes:
         return []
     manifests = list(manifests)
-    listed = [one for manifest in manifests for one in manifest.generations]
-    merged = {
-        one.path
+    listed = [
+        (one, one.generation <= base.counters.get(manifest.region, NO_GENERATION))
         for manifest in manifests
         for one in manifest.generations
-        if one.generation <= base.counters.get(manifest.region, NO_GENERATION)
-    }
+    ]
     wanted = wanted_list(base)
     known = {one.name for one in wanted.indexes}
     promise = read_promise(objects=objects, version=base.version)
     statuses = []
     for index in indexes:
         needed = listed if index.in_generations is not None else []
-        having = [one for one in needed if index.name in known and is_indexed(one, wanted)]
-        without = [one for one in needed if one not in having]
+        without = [(one, merged) for one, merged in needed if index.name not in known or not is_indexed(one, wanted)]
         statuses.append(
             IndexStatus(
                 name=index.name,
@@ -73,8 +70,8 @@ def read_index_statuses(base: BaseTable, manifests: Iterable[Manifest], *, objec
                 metric=index.metric,
                 rows=index.rows,
                 rows_without=max(base.rows - index.rows, 0)
-                + sum(one.rows or 0 for one in without if one.path not in merged),
-                generations=len(having),
+                + sum(one.rows or 0 for one, merged in without if not merged),
+                generations=len(needed) - len(without),
                 generations_without=len(without),
                 maintained=promise is not None and index.name in promise.names,
             )
