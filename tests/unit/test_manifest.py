@@ -52,9 +52,11 @@ SECOND = flush(FIRST, 4)
 THIRD = flush(SECOND, 9)
 
 
-def test_sums_of_files_and_bloom_filter_survive_encoding_whether_present_or_absent():
+def test_sums_of_files_survive_encoding_whether_present_or_absent():
     (known,) = SECOND.generations
-    summed = replace(known, folded=replace(known.folded, file_setsum=Setsum.of([b"f"]), bloom_setsum=Setsum.of([b"b"])))
+    made = {"file_setsum": Setsum.of([b"f"]), "bloom_setsum": Setsum.of([b"b"])}
+    made |= {"key_index_setsums": (Setsum.of([b"d"]), Setsum.ZERO)}
+    summed = replace(known, folded=replace(known.folded, **made))
 
     for manifest in (SECOND, replace(SECOND, generations=(summed,))):
         assert manifests.decode(manifests.encode(manifest), key="manifest") == manifest

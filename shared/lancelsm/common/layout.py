@@ -46,6 +46,8 @@ STATEMENTS = f"{PRIVATE}/files/"  # prefix of the statements of files of the bas
 CLONE = f"{PRIVATE}/clone.json"  # marker file: the lineage of a clone
 RESTORED = f"{PRIVATE}/restored.json"  # marker file: the backup from which a table was restored
 DROPPING = f"{PRIVATE}/dropping.json"  # marker file: the table is being dropped
+KEY_INDEX = "_pk_index"  # directory of a generation
+KEY_INDEX_FILES = (f"{KEY_INDEX}/page_data.lance", f"{KEY_INDEX}/page_lookup.lance")
 BACKUP = "backup.json"  # written last; a backup is not a table
 
 # The directories whose files belong to a table: a drop deletes everything in them.

@@ -41,13 +41,14 @@ from lancelsm.wal.replay import LogCollected, stored_rows, stream_tail
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stored:
-    """A written generation: the setsum of its files, and that of its bloom filter.
+    """A written generation: the setsums of its files with rows, of its bloom filter and of the files of its key index.
 
     `index_number` is the number of the wanted list of indexes that it was built for.
     """
 
     file_setsum: Setsum
     bloom_setsum: Setsum | None = None  # None: no bloom filter
+    key_index_setsums: tuple[Setsum, ...] = ()
     index_number: int = 0
     indexes: GenerationIndexes | None = None
 
@@ -205,6 +206,7 @@ def _write(
         row_setsum=rows.setsum,
         file_setsum=stored.file_setsum,
         bloom_setsum=stored.bloom_setsum,
+        key_index_setsums=stored.key_index_setsums,
     )
     built = FlushedGeneration(
         generation=generation,

@@ -230,7 +230,7 @@ def _writing(handle: TableHandle, base: BaseTable) -> Write:
 
     def write_and_check(key: str, rows: FoldedRows) -> Stored:
         uri, count = f"{handle.context.uri}/{key}", rows.keys.num_rows
-        bloom_setsum = write_generation(
+        made = write_generation(
             uri=uri,
             keys=rows.keys,
             rows=rows.batches(),
@@ -246,7 +246,8 @@ def _writing(handle: TableHandle, base: BaseTable) -> Write:
         )
         return Stored(
             file_setsum=summed.setsum,
-            bloom_setsum=bloom_setsum,
+            bloom_setsum=made.bloom,
+            key_index_setsums=made.key_index,
             index_number=indexes.number,
             indexes=build_generation(handle, key, indexes),
         )

@@ -10,7 +10,8 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 import lance
 import numpy as np
@@ -21,14 +22,14 @@ from lance.file import LanceFileSession
 from lance.fragment import DataFile, FragmentMetadata, write_fragments
 
 from lancelsm.common.full_disk import means_full, no_room
-from lancelsm.common.layout import LANCE_DIRECTORIES, MEM_WAL
+from lancelsm.common.layout import KEY_INDEX, LANCE_DIRECTORIES, MEM_WAL
 from lancelsm.common.setsum import Setsum
 from lancelsm.dataset.bloom import BYTES, build_bloom, is_filterable, may_contain
 from lancelsm.dataset.conditions import Condition
 from lancelsm.dataset.durable import make_durable
 from lancelsm.dataset.fields import Numbering, StoredField, fitted, numbering, stored_fields
 from lancelsm.dataset.native import Carried, native_errors, read_errors
-from lancelsm.dataset.pk_index import DIRECTORY, find_rows, write_pk_index
+from lancelsm.dataset.pk_index import find_rows, write_pk_index
 from lancelsm.dataset.scan_options import scan_options
 from lancelsm.errors import Corrupt, Invalid
 from lancelsm.objects.links import check_directories
@@ -43,6 +44,16 @@ _ROW = "_rowid"  # in a dataset of one fragment: the offset of the row, counting
 _ROWS_BY_NUMBER = 1000
 
 StorageOptions = Mapping[str, str] | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WrittenSums:
+    """The setsums of the bloom filter and of each file of the key index, `layout.KEY_INDEX_FILES`, as written."""
+
+    bloom: Setsum
+    key_index: tuple[Setsum, ...]
+
+
 _Stored = Mapping[str, StoredField]
 
 
@@ -54,7 +65,7 @@ def write_generation(
     schema: TableSchema,
     data_storage_version: str,
     storage_options: StorageOptions = None,
-) -> Setsum:
+) -> WrittenSums:
     """Write a generation into a directory that does not exist yet.
 
     Args:
@@ -64,9 +75,6 @@ def write_generation(
             unchanged.
         data_storage_version: of the base. For a base before 2.1 the generation uses 2.1, since older formats can't
             store the null structs of a tombstone.
-
-    Returns:
-        The setsum of the bloom filter.
 
     Raises:
         Invalid: there are no rows, or they can't be stored.
@@ -81,12 +89,13 @@ def write_generation(
     with native_errors("the generation can't be written", object=uri, reading=carried):
         _write_dataset(uri, carried, keys.num_rows, schema, _format(data_storage_version), storage_options)
         files = _files(uri, storage_options)
-        write_pk_index(files=files, keys=keys)
         bloom = build_bloom(keys)
-        with _temporary_file(bloom) as local:
-            files.upload_file(local, _BLOOM)
+        with _temporary_directory() as local:
+            key_index = write_pk_index(files=files, keys=keys, local=local)
+            (local / _BLOOM).write_bytes(bloom)
+            files.upload_file(local / _BLOOM, _BLOOM)
     make_durable(uri)
-    return Setsum.of_item(bloom)
+    return WrittenSums(bloom=Setsum.of_item(bloom), key_index=key_index)
 
 
 def check_generation(
@@ -205,7 +214,7 @@ def lookup_generation(
             found = _scan_for(dataset, [stored[name].name for name in schema.primary_key], values)
         rows = _take(dataset, stored, wanted, found)
         if not pc.all(pc.is_in(key_column(rows, schema.primary_key), value_set=values), min_count=0).as_py():
-            raise Corrupt("the key index of a generation points to rows with other keys", object=f"{uri}/_pk_index")
+            raise Corrupt("the key index of a generation points to rows with other keys", object=f"{uri}/{KEY_INDEX}")
         return rows
 
 
@@ -223,7 +232,7 @@ def _open(uri: str, storage_options: StorageOptions) -> lance.LanceDataset:
 def _check_links(uri: str) -> None:
     """Raise `Corrupt` if the directory of a local generation, or a directory in it, is a symbolic link."""
     table, found, name = uri.rpartition(f"/{MEM_WAL}/")
-    check_directories(table or uri, (*LANCE_DIRECTORIES, DIRECTORY), below=f"{MEM_WAL}/{name}" if found else "")
+    check_directories(table or uri, (*LANCE_DIRECTORIES, KEY_INDEX), below=f"{MEM_WAL}/{name}" if found else "")
 
 
 def _format(data_storage_version: str) -> str:
@@ -325,12 +334,10 @@ def _in_stored_form(batch: pa.RecordBatch, stored: _Stored, wanted: pa.Schema) -
 
 
 @contextmanager
-def _temporary_file(body: bytes) -> Iterator[str]:
+def _temporary_directory() -> Iterator[Path]:
     try:
-        with tempfile.NamedTemporaryFile() as file:
-            file.write(body)
-            file.flush()
-            yield file.name
+        with tempfile.TemporaryDirectory(prefix="lancelsm-") as directory:
+            yield Path(directory)
     except OSError as error:
         if means_full(error):
             raise no_room("a temporary file can't be written", path=tempfile.gettempdir()) from error

@@ -7,6 +7,9 @@ own scan of a generation needs it. A composite key is one binary value (`lancels
 
 from __future__ import annotations
 
+from functools import partial
+from itertools import chain
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,19 +17,38 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from lance.file import LanceFileSession
 
+from lancelsm.common.layout import KEY_INDEX_FILES
+from lancelsm.common.setsum import Setsum
 from lancelsm.errors import Corrupt
 from lancelsm.record.key import key_column
 
-DIRECTORY = "_pk_index"
-_DATA = f"{DIRECTORY}/page_data.lance"
-_LOOKUP = f"{DIRECTORY}/page_lookup.lance"
+_DATA, _LOOKUP = KEY_INDEX_FILES
 _PAGE_ROWS = 8192
+_PIECE = 1 << 20
 _DEFAULT_PAGE_ROWS = 4096  # Lance assumes this if the metadata of the file has no value
 _FILE_VERSION = "2.0"
 
 
-def write_pk_index(*, files: LanceFileSession, keys: pa.Table) -> None:
-    """Write both files of the index over these keys. The row offset of a key is its position in `keys`."""
+def write_pk_index(*, files: LanceFileSession, keys: pa.Table, local: Path) -> tuple[Setsum, ...]:
+    """Write both files of the index over these keys. The row offset of a key is its position in `keys`.
+
+    Args:
+        files: the generation.
+        local: a directory in which the files are written and summed before they are copied to the generation.
+
+    Returns:
+        The setsum of each file of `KEY_INDEX_FILES`.
+    """
+    _write(LanceFileSession(str(local)), keys)
+    setsums = []
+    for name in KEY_INDEX_FILES:
+        with open(local / name, "rb") as file:
+            setsums.append(Setsum.of_pieces(chain([name.encode() + b"\0"], iter(partial(file.read, _PIECE), b""))))
+        files.upload_file(local / name, name)
+    return tuple(setsums)
+
+
+def _write(files: LanceFileSession, keys: pa.Table) -> None:
     values = key_column(keys, tuple(keys.column_names))
     order = pc.sort_indices(values)
     ordered = values.take(order)

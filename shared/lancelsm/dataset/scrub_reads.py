@@ -11,13 +11,14 @@ import pyarrow.compute as pc
 from lance.file import LanceFileSession
 from lance.fragment import FragmentMetadata, LanceFragment
 
+from lancelsm.common.layout import KEY_INDEX
 from lancelsm.common.setsum import Setsum
 from lancelsm.dataset.base_table import MEM_WAL_INDEX, BaseTable, StorageOptions, open_base
 from lancelsm.dataset.bloom import BYTES, build_bloom
 from lancelsm.dataset.deletions import arrow_problem
 from lancelsm.dataset.generation import read_generation
 from lancelsm.dataset.native import read_errors
-from lancelsm.dataset.pk_index import DIRECTORY, index_problem
+from lancelsm.dataset.pk_index import index_problem
 from lancelsm.dataset.scan_options import scan_options
 from lancelsm.dataset.statement import NamedFile, StatedFile, sum_file
 from lancelsm.errors import Corrupt, Invalid, LsmError
@@ -27,7 +28,6 @@ from lancelsm.record.schema import TOMBSTONE, TableSchema, field_id
 
 BLOOM = "bloom_filter.bin"
 VERSIONS = "_versions"
-PK_INDEX = DIRECTORY
 _KEYS_MAX = 20_000_000  # keys of the base to hold in memory
 _FIRST_FORMAT = b"\0\0\2\0LANC"  # end of files in the first format of Lance, which only its indexes still read
 
@@ -239,7 +239,7 @@ def _index(uri: str, keys: pa.Table, schema: TableSchema, exact: bool, storage_o
             problem = index_problem(files=files, values=key_column(keys, schema.primary_key), exact=exact)
     except (Corrupt, Invalid) as error:
         problem = error.message
-    return [Wrong(path=PK_INDEX, problem=problem)] if problem else []
+    return [Wrong(path=KEY_INDEX, problem=problem)] if problem else []
 
 
 def _filter(bloom: bytes | None, keys: pa.Table, exact: bool) -> list[Wrong]:

@@ -59,6 +59,7 @@ class FlushedRange:
     row_setsum: Setsum
     file_setsum: Setsum | None = None  # None: flushed by an earlier release
     bloom_setsum: Setsum | None = None  # None: flushed by an earlier release
+    key_index_setsums: tuple[Setsum, ...] = ()  # of each file of KEY_INDEX_FILES; empty: flushed by an earlier release
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -457,6 +458,7 @@ def _generation_message(g: FlushedGeneration) -> pb.FlushedGeneration:
             message.file_setsum = g.folded.file_setsum.digest()
         if g.folded.bloom_setsum is not None:
             message.bloom_setsum = g.folded.bloom_setsum.digest()
+        message.key_index_setsums.extend(one.digest() for one in g.folded.key_index_setsums)
     if g.indexes is not None:
         message.index_number, message.index_version = g.indexes.number, g.indexes.version
         message.index_setsum = g.indexes.setsum.digest()
@@ -473,6 +475,7 @@ def _generation_value(message: pb.FlushedGeneration) -> FlushedGeneration:
             row_setsum=_sum(message.row_setsum),
             file_setsum=_sum(message.file_setsum) if message.file_setsum else None,
             bloom_setsum=_sum(message.bloom_setsum) if message.bloom_setsum else None,
+            key_index_setsums=tuple(_sum(one) for one in message.key_index_setsums),
         )
     return FlushedGeneration(
         generation=Generation(message.generation),

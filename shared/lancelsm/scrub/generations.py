@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from lancelsm.common.layout import generation_path
-from lancelsm.dataset.scrub_reads import BLOOM, PK_INDEX, Examined, examine_generation
+from lancelsm.common.layout import KEY_INDEX, KEY_INDEX_FILES, generation_path
+from lancelsm.common.setsum import Setsum
+from lancelsm.dataset.scrub_reads import BLOOM, Examined, examine_generation
 from lancelsm.errors import Corrupt
 from lancelsm.objects.filesum import sum_files, sum_indexes
 from lancelsm.region.catalog import Region
@@ -16,7 +17,7 @@ from lancelsm.routing.route import route
 from lancelsm.scrub.report import ObjectKind, Tally
 from lancelsm.scrub.suspects import Suspects
 
-_KINDS = {BLOOM: ObjectKind.BLOOM, PK_INDEX: ObjectKind.PK_INDEX}
+_KINDS = {BLOOM: ObjectKind.BLOOM, KEY_INDEX: ObjectKind.PK_INDEX}
 
 
 @dataclass(slots=True, kw_only=True)
@@ -47,6 +48,8 @@ class GenerationScrub:
         wrong = [
             (f"{directory}/{one.path}", _KINDS.get(one.path, ObjectKind.GENERATION), one.problem) for one in found.wrong
         ]
+        if changed := list(self._key_index(generation, directory)):
+            wrong = [*(one for one in wrong if one[1] is not ObjectKind.PK_INDEX), *changed]
         if found.keys is not None:
             wrong += [
                 (f"{directory}/data", ObjectKind.GENERATION, problem) for problem in self._rows(generation, found)
@@ -60,6 +63,14 @@ class GenerationScrub:
                 problem,
                 still=lambda _, later: later is None or any(g.path == generation.path for g in later.generations),
             )
+
+    def _key_index(self, generation: FlushedGeneration, directory: str) -> Iterable[tuple[str, ObjectKind, str]]:
+        wanted = generation.folded.key_index_setsums if generation.folded else ()
+        for name, setsum in zip(KEY_INDEX_FILES, wanted, strict=False):  # there are no sums of an earlier release
+            found = self.region.context.objects.get(f"{directory}/{name}")
+            if found is None or Setsum.of_item(name.encode() + b"\0", found.body) != setsum:
+                problem = "it is gone" if found is None else "its bytes are not those that were written"
+                yield f"{directory}/{name}", ObjectKind.PK_INDEX, problem
 
     def _files(self, generation: FlushedGeneration, directory: str) -> Iterable[str]:
         wanted = generation.folded.file_setsum if generation.folded else None

@@ -21,7 +21,7 @@ class Uuid(_message.Message):
     def __init__(self, uuid: _Optional[bytes] = ...) -> None: ...
 
 class FlushedGeneration(_message.Message):
-    __slots__ = ("generation", "path", "in_memory_bytes", "physical_rows", "primary_key_bytes", "first_position", "last_position", "entry_setsum", "row_setsum", "file_setsum", "bloom_setsum", "index_number", "index_version", "index_setsum")
+    __slots__ = ("generation", "path", "in_memory_bytes", "physical_rows", "primary_key_bytes", "first_position", "last_position", "entry_setsum", "row_setsum", "file_setsum", "bloom_setsum", "index_number", "index_version", "index_setsum", "key_index_setsums")
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     PATH_FIELD_NUMBER: _ClassVar[int]
     IN_MEMORY_BYTES_FIELD_NUMBER: _ClassVar[int]
@@ -36,6 +36,7 @@ class FlushedGeneration(_message.Message):
     INDEX_NUMBER_FIELD_NUMBER: _ClassVar[int]
     INDEX_VERSION_FIELD_NUMBER: _ClassVar[int]
     INDEX_SETSUM_FIELD_NUMBER: _ClassVar[int]
+    KEY_INDEX_SETSUMS_FIELD_NUMBER: _ClassVar[int]
     generation: int
     path: str
     in_memory_bytes: int
@@ -50,7 +51,8 @@ class FlushedGeneration(_message.Message):
     index_number: int
     index_version: int
     index_setsum: bytes
-    def __init__(self, generation: _Optional[int] = ..., path: _Optional[str] = ..., in_memory_bytes: _Optional[int] = ..., physical_rows: _Optional[int] = ..., primary_key_bytes: _Optional[int] = ..., first_position: _Optional[int] = ..., last_position: _Optional[int] = ..., entry_setsum: _Optional[bytes] = ..., row_setsum: _Optional[bytes] = ..., file_setsum: _Optional[bytes] = ..., bloom_setsum: _Optional[bytes] = ..., index_number: _Optional[int] = ..., index_version: _Optional[int] = ..., index_setsum: _Optional[bytes] = ...) -> None: ...
+    key_index_setsums: _containers.RepeatedScalarFieldContainer[bytes]
+    def __init__(self, generation: _Optional[int] = ..., path: _Optional[str] = ..., in_memory_bytes: _Optional[int] = ..., physical_rows: _Optional[int] = ..., primary_key_bytes: _Optional[int] = ..., first_position: _Optional[int] = ..., last_position: _Optional[int] = ..., entry_setsum: _Optional[bytes] = ..., row_setsum: _Optional[bytes] = ..., file_setsum: _Optional[bytes] = ..., bloom_setsum: _Optional[bytes] = ..., index_number: _Optional[int] = ..., index_version: _Optional[int] = ..., index_setsum: _Optional[bytes] = ..., key_index_setsums: _Optional[_Iterable[bytes]] = ...) -> None: ...
 
 class FieldEntry(_message.Message):
     __slots__ = ("field_id", "value")
