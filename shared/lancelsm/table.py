@@ -715,6 +715,7 @@ def create(
     registry: str | None = None,
     owner: str = DEFAULT_OWNER,
     settings: Mapping[str, object] | None = None,
+    indexes: Mapping[str, Any] | None = None,
     storage_options: Mapping[str, str] | None = None,
     ports: Ports | None = None,
 ) -> Table:
@@ -729,10 +730,14 @@ def create(
         registry: `sqlite` (default for paths), `object` (default for URLs) or `dynamodb:NAME`.
         owner: the owner name that ordinary writers share.
         settings: values by name, stored in the table's configuration.
+        indexes: the indexes to create, by column: a kind, as in `{"vec": "IVF_SQ", "text": "INVERTED"}`, or a mapping
+            with `kind` and the other arguments of `Table.create_index`, as in `{"vec": {"kind": "IVF_PQ",
+            "num_partitions": 16}}`.
         storage_options: options of the object store, as Lance takes them.
 
     Raises:
-        Invalid: a table or another dataset exists there, or schema, key, region spec or settings are not valid.
+        Invalid: a table or another dataset exists there, or schema, key, region spec, settings or indexes are not
+            valid. Then nothing was written, unless Lance refuses an index only when it reads the rows.
         Contended: another process is creating a table there.
         Unavailable: a store or the registry did not answer.
 
@@ -747,6 +752,7 @@ def create(
             registry=registry,
             owner=owner,
             settings=settings,
+            indexes=indexes,
             storage_options=storage_options,
             ports=ports or Ports(),
         )

@@ -35,6 +35,9 @@ def test_init_creates_indexes(tmp_path: Path, as_json: Json, run: Run) -> None:
     refused = run("init", tmp_path / "u", "--schema", file, "--primary-key", "id", "--index", "text")
     assert refused.code == 2
     assert "COLUMN:KIND" in refused.err
+    twice = ("--index", "text:INVERTED", "--index", "text:NGRAM")
+    assert run("init", tmp_path / "u", "--schema", file, "--primary-key", "id", *twice).code == 2
+    assert run("init", tmp_path / "u", "--schema", file, "--primary-key", "id", "--index", "text:IVF_PQ").code == 1
     assert not (tmp_path / "u").exists()
 
 

@@ -166,6 +166,59 @@ def test_an_index_that_lance_refuses_is_invalid_and_changes_nothing(
     check_promise(table)
 
 
+def test_a_table_is_created_with_indexes(tmp_path: Path) -> None:
+    indexes = {"vec": {"kind": "IVF_FLAT", "metric": "cosine", "name": "near"}, "text": "INVERTED"}
+    table = create(tmp_path, range(20), indexes=indexes)
+    table.upsert(rows([3], version=1))
+    table.flush()
+
+    assert [(one.name, one.kind, one.metric, one.rows, one.maintained) for one in table.list_indices()] == [
+        ("near", "IVF_FLAT", "cosine", 20, True),
+        ("text_idx", "INVERTED", None, 20, True),
+    ]
+    check_promise(table)
+
+
+@pytest.mark.parametrize(
+    ("indexes", "problem"),
+    [
+        ({"nope": "IVF_FLAT"}, "nope"),
+        ({"text": "IVF_FLAT"}, "text"),
+        ({"text": "INVERTED", "vec": {"kind": "IVF_PQ", "num_sub_vectors": 3}}, "num_sub_vectors"),
+        ({"vec": {"kind": "IVF_FLAT", "metric": "nope"}}, "nope"),
+        ({"vec": {"kind": "IVF_FLAT", "name": stored.KEY_INDEX}}, "reserved"),
+        ({"vec": {"num_partitions": 4}}, "num_partitions"),
+        ({"vec": {"kind": "IVF_FLAT", 1: 2}}, "vec"),
+        ({"vec": None}, "vec"),
+    ],
+)
+def test_a_table_with_a_wrong_index_is_not_created(tmp_path: Path, indexes: dict[str, Any], problem: str) -> None:
+    with pytest.raises(Invalid, match=problem) as raised:
+        create(tmp_path, indexes=indexes)
+
+    assert raised.value.where["table"] == str(tmp_path / "table")
+    assert not (tmp_path / "table").exists()
+
+
+def test_a_creation_that_ended_after_an_index_is_finished_by_the_same_call(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def crash(*_: Any, **__: Any) -> None:
+        raise Crash
+
+    with monkeypatch.context() as patch:
+        patch.setattr("lancelsm.admin.create.configs.create", crash)
+        with pytest.raises(Crash):
+            create(tmp_path, indexes={"text": "INVERTED"})
+    with pytest.raises(Invalid, match="no table"):
+        lancelsm.open(tmp_path / "table")
+
+    table = create(tmp_path, indexes={"text": "INVERTED"})
+
+    assert [(one.name, one.rows, one.maintained) for one in table.list_indices()] == [("text_idx", 40, True)]
+    assert table.scrub().ok
+
+
 def test_an_index_of_an_empty_table_covers_rows_that_come_later(tmp_path: Path) -> None:
     table = lancelsm.create(tmp_path / "table", COLUMNS, primary_key="id")
     for column, kind in (("vec", "IVF_SQ"), ("text", "INVERTED")):

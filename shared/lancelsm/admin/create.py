@@ -1,4 +1,4 @@
-"""Create a table: base, MemWAL index, registry records, regions, configuration, in this order.
+"""Create a table: base, MemWAL index, registry records, regions, indexes, configuration, in this order.
 
 The configuration is written last, if absent. A location without a configuration is not a table yet; the same call
 finishes it.
@@ -16,6 +16,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from lancelsm.admin.create_indexes import build_indexes, read_indexes
 from lancelsm.admin.foreign import first_foreign, not_free
 from lancelsm.common import settings as setting
 from lancelsm.common.layout import CLONE, CONFIG, DROPPING, OWN_DIRECTORIES, RESTORED, TableId, table_id
@@ -56,6 +57,7 @@ def create_table(
     registry: str | None = None,
     owner: str = DEFAULT_OWNER,
     settings: Mapping[str, object] | None = None,
+    indexes: Mapping[str, Any] | None = None,
     storage_options: Mapping[str, str] | None = None,
     ports: Ports | None = None,
 ) -> TableHandle:
@@ -71,6 +73,7 @@ def create_table(
         check_owner(owner)
         ports.registry(kind, uri=location, store=store, clock=ports.clock, ids=ports.ids)
         texts = {name: str(value) for name, value in setting.parse_settings(settings or {}).items()}
+        wanted_indexes = read_indexes(indexes or {}, schema=schema, uri=location)
         rows = None if data is None else upserts(data, schema=schema).select(schema.names)
     wanted = BaseFacts(
         table=table_id(ports.ids.nonce()),
@@ -92,6 +95,7 @@ def create_table(
         settings=texts,
     )
     table = register_table(config, store, location, storage_options=storage_options, ports=ports)
+    build_indexes(table, wanted_indexes)
     configs.create(store, config, uri=location)
     return table
 

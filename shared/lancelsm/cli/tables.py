@@ -41,14 +41,14 @@ def init(  # noqa: PLR0917 - one for each option
 ) -> None:  # fmt: skip
     """Create a table.
 
-    After a crash, the same command finishes the table, but indexes need `index create`. As JSON: {"table",
-    "regions": n, "rows": n}.
+    After a crash, the same command finishes the table. As JSON: {"table", "regions": n, "rows": n}.
     """
     chosen = pairs(settings, option="--set")
     wanted = [_index(text) for text in index or []]
+    if len(indexes := dict(wanted)) != len(wanted):
+        raise typer.BadParameter("two indexes are on one column", param_hint="--index")
     from lancelsm.admin.create import create_table
     from lancelsm.cli.text import counted
-    from lancelsm.compaction.indexes import create_index
     from lancelsm.record.files import read_file
     from lancelsm.record.normalize import inferred
     from lancelsm.region.catalog import regions as list_regions
@@ -64,10 +64,9 @@ def init(  # noqa: PLR0917 - one for each option
             registry=registry,
             owner=owner,
             settings=chosen,
+            indexes=indexes,
             storage_options=session.storage_options,
         )
-        for column, kind, options in wanted:
-            create_index(handle, column, kind=kind, options=options)
         location, number = handle.context.uri, len(list_regions(handle.context))
         loaded = handle.read_base().rows if load else 0
     session.show(
@@ -76,13 +75,13 @@ def init(  # noqa: PLR0917 - one for each option
     )
 
 
-def _index(text: str) -> tuple[str, str, dict[str, Any]]:
+def _index(text: str) -> tuple[str, dict[str, Any]]:
     """Decode COLUMN:KIND[:KEY=VALUE,...]."""
     column, _, rest = text.partition(":")
     kind, _, options = rest.partition(":")
     if not column or not kind:
         raise typer.BadParameter(f"{text!r} is not COLUMN:KIND or COLUMN:KIND:KEY=VALUE,...", param_hint="--index")
-    return column, kind, index_options(pairs(options.split(",") if options else [], option="--index"))
+    return column, {"kind": kind, **index_options(pairs(options.split(",") if options else [], option="--index"))}
 
 
 @command(commands, "status", example="lancelsm status orders --output json | jq '.regions[].wal_rows'")

@@ -24,6 +24,7 @@ from enum import StrEnum
 from typing import Any, cast
 
 import lance
+import pyarrow as pa
 from lance.dataset import Index
 
 from lancelsm.common.json_text import parse_json
@@ -35,7 +36,7 @@ from lancelsm.dataset.merged_generations import read_details
 from lancelsm.dataset.native import native_errors, read_errors
 from lancelsm.errors import Contended, Corrupt, Invalid
 from lancelsm.objects import ObjectStore
-from lancelsm.record.schema import unknown_column
+from lancelsm.record.schema import TableSchema, unknown_column
 
 WANTED = "lancelsm.indexes"
 KEY_INDEX = "lancelsm_key"  # an index of our own on the key; readers of generations do not need it
@@ -186,11 +187,7 @@ def build_index(
         Contended: the base changed meanwhile, several times.
         Unavailable: the store did not answer. The index may exist.
     """
-    chosen = name or default_name(column)
-    if column not in base.schema.names:
-        raise unknown_column(column, base.schema.names, table=base.uri)
-    if chosen == KEY_INDEX or chosen.startswith(_LANCE_PREFIX):
-        raise Invalid(f"the name {chosen!r} is reserved", remedy="Choose another name", table=base.uri, field="name")
+    chosen = _checked_name(base.schema, column, name, table=base.uri)
     existing = {index.name: index for index in base_indexes(base)}
     if chosen in existing and not replace_existing:
         raise Invalid(
@@ -199,6 +196,31 @@ def build_index(
     with _building(f"the index {chosen!r} can't be built", table=base.uri):
         _build(_dataset(base), column=column, kind=kind.upper(), name=chosen, options=options)
     make_durable(base.uri)
+    return chosen
+
+
+def check_index(
+    schema: TableSchema, *, column: str, kind: str, name: str | None, options: Mapping[str, Any], table: str
+) -> None:
+    """Check the arguments of `build_index`: build the index in memory, on no rows.
+
+    Raises:
+        Invalid: the column doesn't exist, the name is reserved, or Lance refuses kind or options for the column.
+    """
+    chosen = _checked_name(schema, column, name, table=table)
+    only = schema.columns.field(column)
+    with _building(f"the index {chosen!r} can't be built", table=table):
+        dataset = lance.write_dataset(pa.schema([pa.field(column, only.type)]).empty_table(), "memory://check")
+        _build(dataset, column=column, kind=kind.upper(), name=chosen, options=options)
+
+
+def _checked_name(schema: TableSchema, column: str, name: str | None, *, table: str) -> str:
+    """Return the name of an index. Raise `Invalid` if the column doesn't exist, or the name is reserved."""
+    if column not in schema.names:
+        raise unknown_column(column, schema.names, table=table)
+    chosen = name or default_name(column)
+    if chosen == KEY_INDEX or chosen.startswith(_LANCE_PREFIX):
+        raise Invalid(f"the name {chosen!r} is reserved", remedy="Choose another name", table=table, field="name")
     return chosen
 
 
