@@ -13,12 +13,12 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
-from enum import StrEnum
 from typing import Final
 
 import lance
 import pyarrow as pa
 
+from lancelsm.dataset.condition_tokens import Kind, Token, read_tokens, refused
 from lancelsm.dataset.literals import literals
 from lancelsm.dataset.native import invalid_condition, read_errors, text_of
 from lancelsm.errors import Invalid
@@ -34,39 +34,6 @@ _COMPARISONS: Final = frozenset({"=", "==", "<>", "!=", "<", "<=", ">", ">="})
 _STARTS: Final = frozenset({"(", "and", "or", "not"})  # an operand may begin after these
 _PREDICATES: Final = frozenset({"in", "between", "like", "ilike", "is", "not"})
 _ENDS: Final = frozenset({")", "and", "or"})
-_TYPED: Final = frozenset({"x", "date", "time", "timestamp", "interval"})  # words that may touch the text after them
-_TOKEN: Final = re.compile(
-    r"""(?P<space>\s+|--[^\n]*|/\*.*?\*/)
-    |(?P<text>'(?:[^']|'')*')
-    |(?P<quoted>"(?:[^"]|"")*")
-    |(?P<name>`[^`]*`)
-    |(?P<number>(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)
-    |(?P<word>[^\W\d]\w*)
-    |(?P<symbol><=>|<>|<=|>=|!=|==|::|\|\||[-+*/%<>=(),.\[\]&|^~!])""",
-    re.VERBOSE | re.DOTALL,
-)
-
-
-class _Kind(StrEnum):
-    SPACE = "space"  # or a comment
-    TEXT = "text"
-    QUOTED = "quoted"
-    NAME = "name"
-    NUMBER = "number"
-    WORD = "word"
-    SYMBOL = "symbol"
-
-
-@dataclass(frozen=True, slots=True)
-class _Token:
-    kind: _Kind
-    text: str
-    start: int  # in the condition, from 0
-
-    @property
-    def word(self) -> str:
-        """The text of a word or symbol in lower case; empty for other tokens."""
-        return self.text.lower() if self.kind in (_Kind.WORD, _Kind.SYMBOL) else ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,7 +74,7 @@ def read_condition(text: str, *, columns: pa.Schema, table: str) -> Condition:
         Invalid: the text is not a condition over these columns, or has more text after one. The error names the
             position, counted from 1.
     """
-    tokens = list(_tokens(text, table))
+    tokens = list(read_tokens(text, table))
     _check_parentheses(tokens, table)
     _check_names(tokens, columns, table)
     condition = Condition(text=text, sql=_wrapped(_with_casts(tokens, columns, table)))
@@ -117,55 +84,26 @@ def read_condition(text: str, *, columns: pa.Schema, table: str) -> Condition:
     return condition
 
 
-def _tokens(text: str, table: str) -> Iterator[_Token]:
-    at = 0
-    before: _Token | None = None
-    while at < len(text):
-        found = _TOKEN.match(text, at)
-        if found is None or (found[0] == "/" and text.startswith("/*", at)):
-            raise _refused(_unreadable(text, at), text, at, table)
-        token = _Token(_Kind(str(found.lastgroup)), found[0], at)
-        if (
-            before is not None
-            and before.kind is _Kind.WORD
-            and token.kind in (_Kind.TEXT, _Kind.QUOTED)
-            and before.word not in _TYPED
-        ):
-            raise _refused(f"{before.text}{token.text:.20} is not supported", text, before.start, table)
-        yield token
-        before, at = token, found.end()
-
-
-def _unreadable(text: str, at: int) -> str:
-    if text[at] in "'\"`":
-        return f"the quotation that begins with {text[at]} does not end"
-    if text.startswith("/*", at):
-        return "the comment does not end"
-    if text[at] in "?$:@":
-        return "placeholders are not supported: write the value itself"
-    return f"{text[at]!r} has no meaning in a condition"
-
-
-def _check_parentheses(tokens: Sequence[_Token], table: str) -> None:
+def _check_parentheses(tokens: Sequence[Token], table: str) -> None:
     text = "".join(token.text for token in tokens)
-    open_ones: list[_Token] = []
+    open_ones: list[Token] = []
     for token in tokens:
         if token.word == "(":
             open_ones.append(token)
         elif token.word == ")":
             if not open_ones:
-                raise _refused("the parenthesis ) closes none", text, token.start, table)
+                raise refused("the parenthesis ) closes none", text, token.start, table)
             open_ones.pop()
     if open_ones:
-        raise _refused("the parenthesis ( is not closed", text, open_ones[-1].start, table)
+        raise refused("the parenthesis ( is not closed", text, open_ones[-1].start, table)
 
 
-def _check_names(tokens: Sequence[_Token], columns: pa.Schema, table: str) -> None:
+def _check_names(tokens: Sequence[Token], columns: pa.Schema, table: str) -> None:
     text = "".join(token.text for token in tokens)
-    solid = [token for token in tokens if token.kind is not _Kind.SPACE]
+    solid = [token for token in tokens if token.kind is not Kind.SPACE]
     names = {name.lower() for name in columns.names}
     for at, token in enumerate(solid):
-        if token.kind is _Kind.QUOTED:
+        if token.kind is Kind.QUOTED:
             name = token.text[1:-1]
             # Standard SQL reads a column here. Lance reads text, so the condition would silently be wrong.
             if name.lower() in names or _is_compared_as_column(solid, at, columns):
@@ -175,12 +113,12 @@ def _check_names(tokens: Sequence[_Token], columns: pa.Schema, table: str) -> No
                     table=table,
                     field=name,
                 )
-        name = token.text.strip("`") if token.kind in (_Kind.WORD, _Kind.NAME) else ""
+        name = token.text.strip("`") if token.kind in (Kind.WORD, Kind.NAME) else ""
         if name.lower() in _OF_LANCE:
-            raise _refused(f"{name} belongs to Lance and is not a column of the table", text, token.start, table)
+            raise refused(f"{name} belongs to Lance and is not a column of the table", text, token.start, table)
 
 
-def _is_compared_as_column(solid: Sequence[_Token], at: int, columns: pa.Schema) -> bool:
+def _is_compared_as_column(solid: Sequence[Token], at: int, columns: pa.Schema) -> bool:
     """Return whether text in double quotes is where a column is expected: on the left, and not compared with one."""
     if at and solid[at - 1].word not in _STARTS:
         return False
@@ -189,10 +127,10 @@ def _is_compared_as_column(solid: Sequence[_Token], at: int, columns: pa.Schema)
     return _word(solid, at + 1) in _PREDICATES
 
 
-def _with_casts(tokens: Sequence[_Token], columns: pa.Schema, table: str) -> list[_Token]:
+def _with_casts(tokens: Sequence[Token], columns: pa.Schema, table: str) -> list[Token]:
     """Return the tokens, with a cast around each literal that Lance does not read as a value of its column."""
     text = "".join(token.text for token in tokens)
-    solid = [token for token in tokens if token.kind is not _Kind.SPACE]
+    solid = [token for token in tokens if token.kind is not Kind.SPACE]
     casts: dict[int, str] = {}  # by where the literal begins; its sign, if any, is replaced with it
     dropped: set[int] = set()
 
@@ -218,22 +156,22 @@ def _with_casts(tokens: Sequence[_Token], columns: pa.Schema, table: str) -> lis
             if column is not None and _word(solid, column[0]) in _ENDS | {""}:
                 cast(literal, column[1])
     return [
-        _Token(token.kind, casts.get(token.start, token.text), token.start)
+        Token(token.kind, casts.get(token.start, token.text), token.start)
         for token in tokens
         if token.start not in dropped
     ]
 
 
-def _word(solid: Sequence[_Token], at: int) -> str:
+def _word(solid: Sequence[Token], at: int) -> str:
     """Return the word or symbol at this token; empty past the end."""
     return solid[at].word if at < len(solid) else ""
 
 
-def _column(solid: Sequence[_Token], at: int, columns: pa.Schema) -> tuple[int, pa.Field] | None:
+def _column(solid: Sequence[Token], at: int, columns: pa.Schema) -> tuple[int, pa.Field] | None:
     """Return the column or field of a struct that the tokens from here on name, and the index after them."""
     fields: list[pa.Field] = list(columns)
     field: pa.Field | None = None
-    while at < len(solid) and solid[at].kind in (_Kind.WORD, _Kind.NAME):
+    while at < len(solid) and solid[at].kind in (Kind.WORD, Kind.NAME):
         name = solid[at].text.strip("`")
         same = [one for one in fields if one.name == name] or [
             one for one in fields if one.name.lower() == name.lower()
@@ -247,17 +185,17 @@ def _column(solid: Sequence[_Token], at: int, columns: pa.Schema) -> tuple[int, 
     return None
 
 
-def _literal(solid: Sequence[_Token], at: int) -> tuple[int, int] | None:
+def _literal(solid: Sequence[Token], at: int) -> tuple[int, int] | None:
     """Return the literal that begins at this token, as a range of tokens: text, or a number with or without a sign."""
     start = at
-    if _word(solid, at) in ("-", "+") and at + 1 < len(solid) and solid[at + 1].kind is _Kind.NUMBER:
+    if _word(solid, at) in ("-", "+") and at + 1 < len(solid) and solid[at + 1].kind is Kind.NUMBER:
         at += 1
-    elif at >= len(solid) or solid[at].kind not in (_Kind.TEXT, _Kind.NUMBER):
+    elif at >= len(solid) or solid[at].kind not in (Kind.TEXT, Kind.NUMBER):
         return None
     return start, at + 1
 
 
-def _compared(solid: Sequence[_Token], at: int) -> Iterator[tuple[int, int]]:
+def _compared(solid: Sequence[Token], at: int) -> Iterator[tuple[int, int]]:
     """Yield the literals with which the column before this token is compared."""
     if _word(solid, at) in _COMPARISONS:
         literal = _literal(solid, at + 1)
@@ -313,9 +251,9 @@ def _cast(literal: str, field: pa.Field, text: str, start: int, table: str) -> s
     return literals(value)[0]
 
 
-def _wrapped(tokens: Sequence[_Token]) -> str:
+def _wrapped(tokens: Sequence[Token]) -> str:
     # Comments are left out, so it does not matter where Lance thinks that a comment ends.
-    return f"({''.join(' ' if one.kind is _Kind.SPACE else one.text for one in tokens)})"
+    return f"({''.join(' ' if one.kind is Kind.SPACE else one.text for one in tokens)})"
 
 
 def _problem(sql: str, columns: pa.Schema) -> str:
@@ -331,18 +269,14 @@ def _problem(sql: str, columns: pa.Schema) -> str:
     return ""
 
 
-def _unplanned(text: str, tokens: Sequence[_Token], problem: str, columns: pa.Schema, table: str) -> Invalid:
+def _unplanned(text: str, tokens: Sequence[Token], problem: str, columns: pa.Schema, table: str) -> Invalid:
     """Build the error for a condition that Lance can't plan. It names where text after a complete condition begins."""
-    solid = [token for token in tokens if token.kind is not _Kind.SPACE]
+    solid = [token for token in tokens if token.kind is not Kind.SPACE]
     found = re.search(r"found: ([^\s)]+)", problem)
     for at, token in enumerate(solid):
         complete = [one for one in tokens if one.start < token.start]
         if at and found and token.text == found[1] and not _problem(_wrapped(complete), columns):
             why = f"{text[token.start :]!r} follows a complete condition"
             remedy = "Give one condition and nothing else; the number of rows is the option limit of a scan"
-            return _refused(why, text, token.start, table, remedy=remedy)
+            return refused(why, text, token.start, table, remedy=remedy)
     return invalid_condition(text, problem, table=table)
-
-
-def _refused(why: str, text: str, start: int, table: str, *, remedy: str = "") -> Invalid:
-    return invalid_condition(text, f"position {start + 1}: {why}", remedy=remedy, table=table)

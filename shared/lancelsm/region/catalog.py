@@ -159,14 +159,20 @@ def regions(context: TableContext) -> list[Region]:
         Invalid: the table was dropped.
     """
     found = context.registry.list(region_key(context.table, RegionId("")).partition)
-    if not found and context.registry.read(table_key(context.table)) is None:  # guard: lost registry is not empty
+    if not found:
+        check_known(context)
+    return [region_from_record(context, RegionId(key.sort), record) for key, record in found]
+
+
+def check_known(context: TableContext) -> None:
+    """Raise `Corrupt` if the registry does not know the table; `Invalid` if the table was dropped."""
+    if context.registry.read(table_key(context.table)) is None:  # guard: lost registry is not empty
         check_not_dropped(context)
         raise Corrupt(
             "the registry does not know the table",
             remedy=f"Stop all writers, then: lancelsm registry rebuild {context.uri}",
             table=context.uri,
         )
-    return [region_from_record(context, RegionId(key.sort), record) for key, record in found]
 
 
 def with_heads(context: TableContext, found: Sequence[Region]) -> list[tuple[Region, Head]]:

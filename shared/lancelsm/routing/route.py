@@ -40,7 +40,7 @@ def route(rows: pa.Table, spec: RegionSpec) -> list[Routed]:
         return []
     if (only := only_region(spec)) is not None:
         return [Routed(values=only, rows=rows)]
-    codes, groups = _grouped([_computed(field, rows) for field in spec.fields])
+    codes, groups = _grouped([computed(field, rows) for field in spec.fields])
     names = [field.field_id for field in spec.fields]
     values = [tuple(zip(names, group, strict=True)) for group in groups]
     if len(values) == 1:
@@ -70,7 +70,7 @@ def check_supported(spec: RegionSpec, columns: pa.Schema) -> None:
     """
     for field in spec.fields:
         if field.expression is not None:
-            _computed(field, columns.empty_table())
+            computed(field, columns.empty_table())
 
 
 def all_values(spec: RegionSpec) -> list[RegionValues] | None:
@@ -94,8 +94,8 @@ def values_json(values: RegionValues, spec: RegionSpec) -> dict[str, bool | int 
     return {name: decoded(value, types[name]) for name, value in values if name in types}
 
 
-def _computed(field: RegionField, rows: pa.Table) -> pa.Array:
-    """Compute the region value of each row."""
+def computed(field: RegionField, rows: pa.Table) -> pa.Array:
+    """Compute the value of one region field for each row."""
     columns = [rows.column(name).combine_chunks() for name in field.columns]
     if field.expression is not None:
         sources = list(zip(field.columns, columns, strict=True))

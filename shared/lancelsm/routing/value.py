@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.types as pt
 
 from lancelsm.errors import Invalid
+from lancelsm.record.ordered import Ordered
 
 _TYPES = {
     "boolean": pa.bool_(),
@@ -78,6 +79,15 @@ def decoded(value: bytes | None, kind: pa.DataType) -> bool | int | str | None:
     if pt.is_timestamp(kind) and kind.tz:
         kind = pa.timestamp(kind.unit, "UTC")
     return str(number.view(kind).cast(pa.utf8())[0].as_py())
+
+
+def as_ordered(value: bytes, kind: pa.DataType) -> Ordered:
+    """Return an encoded value in the order of its type, as `record.ordered.ordered` returns it."""
+    if pt.is_string(kind) or pt.is_large_string(kind) or pt.is_binary(kind) or pt.is_large_binary(kind):
+        return value
+    if pt.is_boolean(kind):
+        return int(value != b"\0")
+    return int.from_bytes(value, "little", signed=not pt.is_unsigned_integer(kind))
 
 
 def _signed(width: int) -> pa.DataType:
