@@ -225,7 +225,7 @@ def calls_of(*arguments: object) -> int:
 
 
 @pytest.mark.rest
-@pytest.mark.parametrize("share", [0.0, 0.001, 0.2, 0.4, 0.6, 0.8, 0.95, 0.999])
+@pytest.mark.parametrize("share", [0.0, 0.001, 0.5, 0.95, 0.999])
 def test_an_interrupt_at_any_time_prints_nothing(orders: Path, share: float) -> None:
     total = calls_of("status", orders)
 
