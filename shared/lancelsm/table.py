@@ -12,6 +12,7 @@ from typing import Any, Literal, TypeVar
 import pyarrow as pa
 
 from lancelsm.admin.create import create_table
+from lancelsm.common.bounded_cache import BoundedCache
 from lancelsm.common.checked import checked
 from lancelsm.common.committed import Committed
 from lancelsm.common.duration import time_to_live
@@ -38,6 +39,7 @@ from lancelsm.history.snapshot import (
     snapshot_view,
 )
 from lancelsm.read import reader
+from lancelsm.read.freshness import Consistency, read_staleness
 from lancelsm.read.index_status import IndexStatus
 from lancelsm.read.matching_keys import MatchingKeys
 from lancelsm.read.problems import warn_of_problems
@@ -45,7 +47,8 @@ from lancelsm.read.region_pruning import pruned_view, regions_for
 from lancelsm.read.result import Rows, with_first_batch
 from lancelsm.read.search.search import Prepared, SearchRequest, read_request, search
 from lancelsm.read.status import TableStatus, full_status
-from lancelsm.read.view import View, take_view
+from lancelsm.read.view import View
+from lancelsm.read.view_cache import ListRegions, Select, ViewCache
 from lancelsm.record.normalize import deletes, upserts
 from lancelsm.record.schema import TableSchema
 from lancelsm.region.catalog import Region, TableContext, regions, resolve_region
@@ -76,7 +79,13 @@ class Table:
         self._at = at
         self._lock = threading.Lock()
         self._writers: RegionWriters | None = None
-        self._prepared: Prepared | None = None
+        self._kept = BoundedCache(handle.settings.view_cache_bytes)
+        self._views = ViewCache(
+            handle.context,
+            handle.read_keyed_base,
+            kept=self._kept,
+            keep_seconds=handle.settings.collect_interval_seconds / 2,
+        )
 
     def __repr__(self) -> str:
         key, regions = ", ".join(self._schema.primary_key), self.config.regions
@@ -183,7 +192,15 @@ class Table:
     # Reading
 
     @checked
-    def scan(self, *, columns: Sequence[str] | None = None, where: str | None = None, limit: int | None = None) -> Rows:
+    def scan(
+        self,
+        *,
+        columns: Sequence[str] | None = None,
+        where: str | None = None,
+        limit: int | None = None,
+        consistency: Consistency = "strong",
+        max_staleness: float | None = None,
+    ) -> Rows:
         """Read every live row as of now. All rows acknowledged before the call are included.
 
         Args:
@@ -191,10 +208,13 @@ class Table:
             where: an SQL condition over the table's columns, in Lance's dialect: text in single quotes, and backticks
                 around a column name that is not a plain word.
             limit: return at most this many rows.
+            consistency: with `eventual` the rows may be up to `max_staleness` seconds old. The read then uses what
+                this object has read before, without asking whether anything has changed.
+            max_staleness: above 0 and below the setting `collect_interval_seconds`.
 
         Raises:
-            Invalid: unknown column, or the condition is not valid SQL. At a snapshot also: the snapshot was dropped or
-                has expired; this error may come after some rows.
+            Invalid: unknown column, the condition is not valid SQL, or `max_staleness` is missing or out of range. At a
+                snapshot also: it was dropped or has expired; this error may come after some rows.
             Corrupt: an object is missing, or a check finds it damaged; the error names it. Reads can't detect a changed
                 value in a data file that still decodes: docs/design.md, "What scrub and readers can't tell".
             Unavailable: a store or the registry did not answer.
@@ -202,30 +222,42 @@ class Table:
 
         def read(view: View) -> Rows:
             needed, _ = pruned_view(view, where, self.config)
-            stream = reader.scan(needed, uri=self.uri, columns=columns, where=where, limit=limit)
+            stream = reader.scan(needed, uri=self.uri, columns=columns, where=where, limit=limit, kept=self._kept)
             return Rows(with_first_batch(stream if self._at is None else self._explain_missing(stream, self._at)))
 
-        return self._read_with_retry(read, regions_for(where, context=self._context, config=self.config))
+        staleness = self._staleness(consistency, max_staleness)
+        list_regions, select = regions_for(where, context=self._context, config=self.config)
+        return self._read_with_retry(read, list_regions, select=select, max_staleness=staleness)
 
     @checked
-    def get(self, keys: Any, *, columns: Sequence[str] | None = None) -> pa.Table:
+    def get(
+        self,
+        keys: Any,
+        *,
+        columns: Sequence[str] | None = None,
+        consistency: Consistency = "strong",
+        max_staleness: float | None = None,
+    ) -> pa.Table:
         """Read the live rows of these keys as of now, in no particular order. Keys without a row are left out.
 
         Args:
             keys: see `delete`.
-            columns: see `scan`.
+            columns, consistency, max_staleness: see `scan`.
 
         Raises:
-            Invalid: a key does not fit the schema, or unknown column. At a snapshot also: the snapshot was dropped or
-                has expired.
+            Invalid: a key does not fit the schema, unknown column, or `max_staleness` is missing or out of range. At a
+                snapshot also: it was dropped or has expired.
             Corrupt, Unavailable: see `scan`.
         """
+        staleness = self._staleness(consistency, max_staleness)
         with error_context(table=self.uri):
             wanted = deletes(keys, schema=self._schema).select(list(self._schema.primary_key))
         if wanted.num_rows == 0:
             return self.scan(columns=columns, limit=0).to_arrow()
         return self._read_with_retry(
-            lambda view: reader.get(view, wanted, uri=self.uri, columns=columns), lambda: self._regions_of(wanted)
+            lambda view: reader.get(view, wanted, uri=self.uri, columns=columns),
+            lambda: self._regions_of(wanted),
+            max_staleness=staleness,
         )
 
     @checked
@@ -245,6 +277,8 @@ class Table:
         refine_factor: int | None = None,
         rerank: Literal["rrf"] | Callable[[pa.Table, pa.Table], pa.Table] = "rrf",
         at: str | None = None,
+        consistency: Consistency = "strong",
+        max_staleness: float | None = None,
     ) -> Rows:
         """Find the best rows by vector, by text or by both, as of now. All rows acknowledged before the call take part.
 
@@ -270,6 +304,7 @@ class Table:
             rerank: for both: `rrf`, reciprocal-rank fusion; or a function of the two results, each with its score,
                 that returns a table with the returned columns, best row first.
             at: the name of a snapshot to search.
+            consistency, max_staleness: see `scan`.
 
         Returns:
             The rows, best first. In a hybrid result the score of a search that did not find the row is null.
@@ -293,9 +328,8 @@ class Table:
             refine_factor=refine_factor,
             rerank=rerank,
         )
-        if at is not None:
-            return self.at(at)._search(request)
-        return self._search(request)
+        table = self if at is None else self.at(at)
+        return table._search(request, max_staleness=table._staleness(consistency, max_staleness))
 
     # Maintenance
 
@@ -649,13 +683,11 @@ class Table:
         with error_context(table=self.uri):
             return time_to_live(self.settings.snapshot_ttl_seconds if ttl is None else ttl)
 
-    def _search(self, request: SearchRequest) -> Rows:
+    def _search(self, request: SearchRequest, *, max_staleness: float | None) -> Rows:
         def read(view: View) -> Rows:
-            prepared = Prepared.of(view, self._prepared, uri=self.uri)
-            self._prepared = prepared
-            return Rows(search(prepared, request, uri=self.uri).to_reader())
+            return Rows(search(Prepared.of(view, self._kept, uri=self.uri), request, uri=self.uri).to_reader())
 
-        return self._read_with_retry(read, lambda: regions(self._context))
+        return self._read_with_retry(read, self.regions, select=_every, max_staleness=max_staleness)
 
     def _explain_missing(self, stream: pa.RecordBatchReader, pin: Pin) -> pa.RecordBatchReader:
         """Return the same rows. If the snapshot is gone and a read fails, the error says that the snapshot is gone."""
@@ -670,7 +702,8 @@ class Table:
         def read(view: View) -> tuple[View, pa.Table]:
             return view, reader.scan(view, uri=self.uri, columns=self._schema.primary_key, where=where).read_all()
 
-        view, keys = self._read_with_retry(read, regions_for(where, context=self._context, config=self.config))
+        list_regions, select = regions_for(where, context=self._context, config=self.config)
+        view, keys = self._read_with_retry(read, list_regions, select=select)
         condition = read_condition(where, columns=self._schema.columns, table=self.uri)
         ends = {found.region: found.end for found in view.regions}
 
@@ -693,18 +726,46 @@ class Table:
         parts = route(keys, self._target.regions)
         return [region for part in parts if (region := self._target.directory.find(part.values)) is not None]
 
-    def _read_with_retry(self, read: Callable[[View], T], list_regions: Callable[[], Sequence[Region]]) -> T:
+    def _staleness(self, consistency: Consistency, max_staleness: float | None) -> float | None:
+        with error_context(table=self.uri):
+            staleness = read_staleness(consistency, max_staleness, interval=self.settings.collect_interval_seconds)
+        if staleness is not None and self._at is not None:
+            raise Invalid(
+                "a snapshot always has the same rows, so its reads have no consistency",
+                remedy="Leave out consistency and max_staleness",
+                table=self.uri,
+                snapshot=self._at.name,
+                field="consistency",
+            )
+        return staleness
+
+    def _read_with_retry(
+        self,
+        read: Callable[[View], T],
+        list_regions: ListRegions,
+        *,
+        select: Select | None = None,
+        max_staleness: float | None = None,
+    ) -> T:
         """Read from a view. If an object of it was collected before the first row, read once more from a new view."""
         if self._at is not None:
             check_readable(self._context, self._at)
             with error_context(table=self.uri, snapshot=self._at.name), snapshot_errors(self._context, self._at):
                 return read(self._pinned)  # guard: read of a snapshot takes no newer view
         with error_context(table=self.uri):
-            view = take_view(self._context, list_regions, self._handle.read_keyed_base)
+            view = None
+            if max_staleness is not None:
+                view = self._views.recent(list_regions, select=select, max_staleness=max_staleness)
+            view = view or self._views.take(list_regions, select=select)
             try:
                 return read(view)
             except Corrupt:  # guard: reader takes a new view after a collection
-                return read(take_view(self._context, list_regions, self._handle.read_keyed_base))
+                self._views.forget()
+                return read(self._views.take(list_regions, select=select))
+
+
+def _every(listed: Sequence[Region]) -> Sequence[Region]:
+    return listed
 
 
 @checked

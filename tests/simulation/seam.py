@@ -71,6 +71,7 @@ COMPOSED = frozenset(
         "foreign_rows.repeated_keys",
         "base_table.open_dataset",  # within each of the others
         "base_rows.hide_all_rows",
+        "damaged.naming_damage",  # after a failure
         "durable.make_durable",
         "generation.check_generation",
         "merged_generations.find_manifest",

@@ -65,7 +65,7 @@ NEWER_IF_GONE = """\
 try:
     return read(self._pinned)
 except Corrupt:
-    return read(take_view(self._context, list_regions, self._handle.read_base))
+    return read(self._views.take(list_regions))
 """
 
 GUARDS: dict[str, tuple[list[Edit], Scenario]] = {

@@ -12,9 +12,9 @@ import pyarrow as pa
 import pytest
 
 import lancelsm
-from lancelsm import table as tables
 from lancelsm.common.layout import CONFIG
 from lancelsm.errors import Corrupt, Fenced, Invalid
+from lancelsm.read import view_cache
 from tests.unit.read_scenarios import (
     older_row_does_not_reappear,
 )
@@ -454,15 +454,15 @@ def test_a_read_takes_a_second_view_if_a_generation_is_collected_before_the_firs
     table.flush()
     views = []
 
-    def collect_after_the_first_view(*arguments: Any) -> Any:
-        views.append(take_view(*arguments))
+    def collect_after_the_first_view(*arguments: Any, **options: Any) -> Any:
+        views.append(take_view(*arguments, **options))
         if len(views) == 1:
             lancelsm.open(table.uri).merge(engine="inprocess")
             shutil.rmtree(generation_paths(tmp_path)[0])
         return views[-1]
 
-    take_view = tables.take_view
-    monkeypatch.setattr(tables, "take_view", collect_after_the_first_view)
+    take_view = view_cache.take_view
+    monkeypatch.setattr(view_cache, "take_view", collect_after_the_first_view)
 
     assert rows_of(table) == [row(1)]
     assert len(views) == 2

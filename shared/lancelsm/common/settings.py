@@ -47,6 +47,7 @@ class Settings:
     snapshot_ttl_seconds: float = 3600.0
     skew_allowance_seconds: float = 300.0  # allowed clock difference before a pin counts as expired
     keep_versions_seconds: float = 604_800.0  # how long versions of the base are kept
+    view_cache_bytes: int = 256 << 20  # of what an open table keeps of its last reads
 
 
 def resolve(

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from lancelsm.dataset.base_table import BaseTable
 from lancelsm.dataset.conditions import Condition
+from lancelsm.dataset.damaged import naming_damage
 from lancelsm.dataset.literals import literals
 from lancelsm.dataset.native import read_errors
 from lancelsm.dataset.scan_options import scan_options
@@ -26,7 +28,7 @@ def scan_base(
         Corrupt: a file is missing or unreadable.
         Unavailable: the store did not answer.
     """
-    with read_errors("the base can't be read", condition=where.text if where else None, table=base.uri):
+    with _errors(base, where):
         for batch in base.dataset.scanner(
             columns=list(columns), filter=where and where.sql, limit=limit, **scan_options(base.dataset, columns)
         ).to_batches():
@@ -46,10 +48,19 @@ def rows_of_keys(base: BaseTable, keys: pa.Table, *, columns: Sequence[str]) -> 
     wanted = " AND ".join(
         f"`{name}` IN ({', '.join(literals(pc.unique(keys.column(name))))})" for name in keys.column_names
     )
-    with read_errors("the base can't be read", table=base.uri):
+    with _errors(base):
         found: pa.Table = base.dataset.scanner(columns=list(columns), filter=wanted).to_table()
     # With several key columns, the condition also matches combinations that are not in `keys`.
     return found if keys.num_columns == 1 else found.filter(_among(found.select(keys.column_names), keys))
+
+
+@contextmanager
+def _errors(base: BaseTable, where: Condition | None = None) -> Iterator[None]:
+    with (
+        naming_damage(uri=base.uri, opened=lambda: base.dataset, options=base.storage_options),
+        read_errors("the base can't be read", condition=where.text if where else None, table=base.uri),
+    ):
+        yield
 
 
 def _among(rows: pa.Table, keys: pa.Table) -> pa.Array:

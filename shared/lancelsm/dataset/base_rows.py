@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -24,6 +25,7 @@ from lance.schema import LanceSchema
 from lancelsm.common.layout import Nonce
 from lancelsm.dataset import deletions
 from lancelsm.dataset.base_table import TABLE, BaseTable, Fragment, open_dataset
+from lancelsm.dataset.damaged import naming_damage
 from lancelsm.dataset.native import FILE_ROWS, Carried, native_errors, read_errors
 from lancelsm.dataset.statement import FILES, StatedFile, Stating, state_files, sum_body
 from lancelsm.errors import Contended, Corrupt, Unavailable
@@ -91,7 +93,7 @@ class Preempted:
 
 def indexed_fragments(base: Base, column: str) -> frozenset[int]:
     """Return the ids of the fragments that a BTREE index on `column` covers; empty without such an index."""
-    with read_errors("the base's indexes can't be read", table=base.uri):
+    with _read_errors("the base's indexes can't be read", base):
         return frozenset(
             fragment
             for index in base.open().describe_indices()
@@ -103,7 +105,7 @@ def indexed_fragments(base: Base, column: str) -> frozenset[int]:
 
 def scan(base: Base, columns: Sequence[str], fragments: Iterable[int]) -> Iterator[pa.RecordBatch]:
     """Read the live rows of these fragments: `columns`, then `_rowaddr`, in batches of at most `BATCH_ROWS` rows."""
-    with read_errors("the base can't be scanned", table=base.uri):
+    with _read_errors("the base can't be scanned", base):
         dataset = base.open()
         yield from dataset.scanner(
             columns=list(columns),
@@ -124,7 +126,7 @@ def look_up(
             random ones.
         fragments: only indexed fragments; a fragment without index would be scanned for every run.
     """
-    with read_errors("the base's key index can't be read", table=base.uri):
+    with _read_errors("the base's key index can't be read", base):
         dataset = base.open()
         covered = [_fragment(dataset, fragment) for fragment in fragments]
         for run in keys:
@@ -165,7 +167,10 @@ def hide_rows(base: Base, rows: Mapping[int, Offsets]) -> dict[int, str | None]:
         The fragments that name the new files. None, and no file, for a fragment in which no row would be left.
     """
     changed: dict[int, str | None] = {}
-    with native_errors("rows of the base can't be hidden", table=base.uri):
+    with (
+        _naming_damage(base, without_input=True),
+        native_errors("rows of the base can't be hidden", table=base.uri),
+    ):
         dataset = base.open()
         for number, offsets in rows.items():
             fragment = _fragment(dataset, number).delete_rows(offsets.tolist())
@@ -242,6 +247,17 @@ def commit(
     except Contended as conflict:
         return Preempted(reason=conflict.message)
     return CommittedVersion(version=committed.version)
+
+
+@contextmanager
+def _read_errors(doing: str, base: Base) -> Iterator[None]:
+    with _naming_damage(base), read_errors(doing, table=base.uri):
+        yield
+
+
+def _naming_damage(base: Base, *, without_input: bool = False) -> AbstractContextManager[None]:
+    options = dict(base.storage_options)
+    return naming_damage(uri=base.uri, opened=base.open, options=options, without_input=without_input)
 
 
 def _fragment(dataset: lance.LanceDataset, number: int) -> lance.LanceFragment:

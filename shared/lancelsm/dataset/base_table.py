@@ -297,6 +297,13 @@ def open_base(*, uri: str, version: int | None = None, storage_options: StorageO
     return base
 
 
+def newest_version(base: BaseTable) -> int:
+    """Return the number of the newest version; always reads the store. Raises: the same errors as `open_base`."""
+    check_directories(base.uri, LANCE_DIRECTORIES)
+    with read_errors("the base can't be opened", table=base.uri, object=f"{base.uri}/_versions"):
+        return int(base.dataset.latest_version)
+
+
 def find_base(*, uri: str, storage_options: StorageOptions = None) -> BaseTable | None:
     """Open the newest version of a base; None if there is no dataset. Raises: the same errors as `open_base`."""
     try:

@@ -29,6 +29,11 @@ class Keys:
     def __len__(self) -> int:
         return self._count
 
+    @property
+    def nbytes(self) -> int:
+        """The bytes in memory, about."""
+        return self._lookup.nbytes
+
     def find(self, wanted: pa.ChunkedArray) -> Indexes:
         """Return the index of each wanted key in this set, or `ABSENT`.
 
@@ -50,6 +55,7 @@ class _Integers:
         self._bits = min(max(len(values).bit_length() + 4, _BITMAP_BITS.start), _BITMAP_BITS.stop - 1)
         self._bitmap = np.zeros(1 << self._bits, np.bool_)
         self._bitmap[self._slots(values)] = True
+        self.nbytes = int(self._indexes.nbytes + self._sorted.nbytes + self._bitmap.nbytes)
 
     def find(self, wanted: pa.ChunkedArray) -> Indexes:
         values = _as_integers(wanted)
@@ -70,6 +76,7 @@ class _Integers:
 class _Values:
     def __init__(self, keys: pa.ChunkedArray) -> None:
         self._keys = keys
+        self.nbytes = int(keys.nbytes)
 
     def find(self, wanted: pa.ChunkedArray) -> Indexes:
         found: Indexes = pc.index_in(wanted, value_set=self._keys).fill_null(ABSENT).to_numpy().astype(np.int64)

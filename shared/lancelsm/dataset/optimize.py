@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import lance
@@ -11,6 +13,7 @@ from lance.optimize import Compaction, CompactionTask, RewriteResult
 
 from lancelsm.dataset.base_rows import Base, NewFragment, Preempted, commit
 from lancelsm.dataset.base_table import BaseTable, open_dataset
+from lancelsm.dataset.damaged import naming_damage
 from lancelsm.dataset.native import native_errors
 from lancelsm.dataset.read_back import check_rows, sum_new
 from lancelsm.dataset.scan_options import scan_options
@@ -45,7 +48,7 @@ def compact(base: BaseTable, *, objects: ObjectStore) -> Compacted:
         Corrupt: an old file is damaged, or a new file has other rows than the old ones. Nothing was committed.
         Unavailable: the store did not answer.
     """
-    with native_errors("the base can't be compacted", table=base.uri):
+    with _errors("the base can't be compacted", base):
         dataset = open_dataset(uri=base.uri, version=base.version, storage_options=base.storage_options)
         plan = Compaction.plan(
             dataset,
@@ -91,10 +94,19 @@ def extend_indexes(base: BaseTable) -> bool:
         Contended: the base changed since this version.
         Unavailable: the store did not answer.
     """
-    with native_errors("the base's indexes can't be extended", table=base.uri):
+    with _errors("the base's indexes can't be extended", base):
         dataset = open_dataset(uri=base.uri, version=base.version, storage_options=base.storage_options)
         dataset.optimize.optimize_indices()
         return bool(dataset.version != base.version)
+
+
+@contextmanager
+def _errors(doing: str, base: BaseTable) -> Iterator[None]:
+    with (
+        naming_damage(uri=base.uri, opened=lambda: base.dataset, options=base.storage_options, without_input=True),
+        native_errors(doing, table=base.uri),
+    ):
+        yield
 
 
 def state_result(base: BaseTable, *, objects: ObjectStore, files: tuple[StatedFile, ...]) -> None:

@@ -25,6 +25,7 @@ from lance.query import FullTextQuery, MatchQuery, MultiMatchQuery
 
 from lancelsm.dataset.base_table import BaseTable, StorageOptions
 from lancelsm.dataset.conditions import Condition
+from lancelsm.dataset.damaged import naming_damage
 from lancelsm.dataset.fields import StoredField, fitted, stored_fields
 from lancelsm.dataset.native import read_errors
 from lancelsm.errors import Invalid
@@ -341,7 +342,10 @@ def _chunk(column: pa.ChunkedArray) -> pa.Array:
 @contextmanager
 def _errors(searched: Searched, where: Condition | None = None) -> Iterator[None]:
     try:
-        with read_errors("the rows can't be searched", condition=where.text if where else None, object=searched.uri):
+        with (
+            naming_damage(uri=searched.uri, opened=lambda: searched.dataset, options=searched.storage_options),
+            read_errors("the rows can't be searched", condition=where.text if where else None, object=searched.uri),
+        ):
             yield
     except (TypeError, KeyError) as cause:
         raise Invalid(f"the search is not valid: {cause}", table=searched.uri) from cause

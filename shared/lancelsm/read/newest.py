@@ -26,6 +26,11 @@ class NewestLevels:
     def __len__(self) -> int:
         return len(self._keys)
 
+    @property
+    def nbytes(self) -> int:
+        """The bytes in memory, about."""
+        return self._keys.nbytes + int(self._levels.nbytes)
+
     @classmethod
     def of(cls, levels: Iterable[tuple[int, pa.Table]], schema: TableSchema) -> Self:
         """Build it from the number and the keys of at least one level; newer levels of a region come later."""

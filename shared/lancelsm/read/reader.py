@@ -15,6 +15,7 @@ from itertools import chain
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lancelsm.common.bounded_cache import BoundedCache
 from lancelsm.common.setsum import Setsum
 from lancelsm.dataset.base_reads import rows_of_keys, scan_base
 from lancelsm.dataset.conditions import Condition, read_condition
@@ -31,6 +32,7 @@ from lancelsm.record.schema import TOMBSTONE, TableSchema, unknown_column
 
 _ROWS_AT_ONCE = 1 << 18  # many keys per lookup cost little more than a few
 _BYTES_AT_ONCE = 16 << 20
+_NOTHING_KEPT = BoundedCache(0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +47,13 @@ class _Level:
 
 
 def scan(
-    view: View, *, uri: str, columns: Sequence[str] | None = None, where: str | None = None, limit: int | None = None
+    view: View,
+    *,
+    uri: str,
+    columns: Sequence[str] | None = None,
+    where: str | None = None,
+    limit: int | None = None,
+    kept: BoundedCache = _NOTHING_KEPT,
 ) -> pa.RecordBatchReader:
     """Stream the rows of a view.
 
@@ -54,6 +62,7 @@ def scan(
         columns: columns to return, in this order; all by default.
         where: SQL condition over the table's columns, in Lance's dialect: text in single quotes, names in backticks.
         limit: maximum number of rows.
+        kept: keeps the newest level of each key, for the next scan of the same view.
 
     Returns:
         Batches of these columns; rows in no order, each key once.
@@ -71,7 +80,7 @@ def scan(
         raise Invalid("the list of columns is empty", remedy="Name a column; to count rows, a key column", table=uri)
     condition = None if where is None else read_condition(where, columns=schema.columns, table=uri)
     out = pa.schema([schema.columns.field(name).remove_metadata() for name in names])
-    batches = _limited(_rows(view, uri=uri, columns=names, where=condition, limit=limit), limit)
+    batches = _limited(_rows(view, uri=uri, columns=names, where=condition, limit=limit, kept=kept), limit)
     return pa.RecordBatchReader.from_batches(out, _shaped(batches, out))
 
 
@@ -129,7 +138,13 @@ def _wanted(schema: TableSchema, columns: Sequence[str] | None, *, uri: str) -> 
 
 
 def _rows(
-    view: View, *, uri: str, columns: Sequence[str], where: Condition | None, limit: int | None
+    view: View,
+    *,
+    uri: str,
+    columns: Sequence[str],
+    where: Condition | None,
+    limit: int | None,
+    kept: BoundedCache,
 ) -> Iterator[pa.Table]:
     """Yield the live rows, with at least these columns."""
     schema = view.base.schema
@@ -150,7 +165,11 @@ def _rows(
     if limit is not None and where is None and sum(tail.live_rows for tail in tails) >= limit:
         levels = [level for level in levels if level.tail is not None]
     # Generations are opened before the first row: a reader that a collection overtook can still take a new view then.
-    above = NewestLevels.of(((level.number, _keys_of(view, level, uri=uri)) for level in levels), schema)
+    above = kept.get_or_make(
+        ("newest", view.identity, tuple(level.path for level in levels)),
+        lambda: NewestLevels.of(((level.number, _keys_of(view, level, uri=uri)) for level in levels), schema),
+        size=lambda made: made.nbytes,
+    )
     for tail in tails:
         for rows in _gathered(tail.rows(wanted), at_least):
             yield live(rows, pc.invert(rows.column(TOMBSTONE)))

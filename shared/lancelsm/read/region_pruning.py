@@ -7,7 +7,7 @@ earlier region spec are sealed and merged before a table gets another one (`admi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from math import prod
@@ -17,9 +17,10 @@ from lancelsm.common.layout import RegionId, RegionValues
 from lancelsm.read.key_boxes import Boxes
 from lancelsm.read.key_conditions import key_boxes
 from lancelsm.read.view import View
+from lancelsm.read.view_cache import ListRegions, Select
 from lancelsm.record.ordered import from_ordered
 from lancelsm.record.schema import TableSchema
-from lancelsm.region.catalog import Directory, Region, TableContext, regions
+from lancelsm.region.catalog import Directory, TableContext, regions
 from lancelsm.region.config import Config
 from lancelsm.routing.possible import possible_values
 from lancelsm.routing.spec import RegionSpec
@@ -104,20 +105,20 @@ def pruned_view(view: View, where: str | None, config: Config) -> tuple[View, li
     return replace(view, regions=tuple(one for one in view.regions if one.region in names)), skipped
 
 
-def regions_for(where: str | None, *, context: TableContext, config: Config) -> Callable[[], Sequence[Region]]:
-    """Return a function that lists the regions that a read with this condition needs.
+def regions_for(where: str | None, *, context: TableContext, config: Config) -> tuple[ListRegions, Select | None]:
+    """Return how to list the regions that a read with this condition needs, as `ViewCache.take` takes it.
 
     If the condition names few regions, no list of all regions is read. Such a region may not exist.
     """
     spec = config.regions
     if where is None or spec is None:
-        return lambda: regions(context)
+        return lambda: regions(context), list
     keep = RegionFilter(key_boxes(where, config.schema), spec, config.schema)
     named = keep.named()
     if named is None:
-        return lambda: keep.split(regions(context))[0]
+        return lambda: regions(context), lambda listed: keep.split(listed)[0]
     directory = Directory(context, spec_id=spec.spec_id)
-    return lambda: [directory.named(values) for values in named]
+    return lambda: [directory.named(values) for values in named], None
 
 
 @dataclass(frozen=True, slots=True)

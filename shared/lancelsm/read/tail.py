@@ -65,6 +65,12 @@ class Tail:
         return int(self.keys.num_rows)
 
     @property
+    def nbytes(self) -> int:
+        """The bytes in memory, about."""
+        held = 0 if self._held is None else self._held.nbytes
+        return int(self.keys.nbytes) + held + sum(len(one.bits) for one in self._entries)
+
+    @property
     def live_rows(self) -> int:
         """The number of rows that are no tombstones."""
         return self.num_rows - int(pc.sum(self.keys.column(TOMBSTONE)).as_py() or 0)

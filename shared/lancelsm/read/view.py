@@ -6,11 +6,11 @@ read. Model: tests/model/reader_view.py.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 
-from lancelsm.common.layout import Generation, Position, RegionId, generation_path, wal_entry
+from lancelsm.common.layout import NO_GENERATION, Generation, Position, RegionId, generation_path, wal_entry
 from lancelsm.dataset.base_table import BaseTable
 from lancelsm.errors import Corrupt
 from lancelsm.read.tail import Tail, held_bytes, read_tail
@@ -46,6 +46,11 @@ class RegionView:
         """Return the path of a generation, relative to the table."""
         return generation_path(self.region, generation.path)
 
+    def above(self, base: BaseTable) -> RegionView:
+        """Return the part of the region that is newer than this base, which has the same columns."""
+        counter = base.counters.get(self.region, NO_GENERATION)
+        return self if counter == self.counter else replace(self, counter=counter)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class View:
@@ -54,13 +59,39 @@ class View:
     base: BaseTable
     regions: tuple[RegionView, ...]
 
+    @property
+    def identity(self) -> Hashable:
+        """A value that is equal for two views of a table only if they have the same rows."""
+        return self.base.version, tuple(
+            (one.region, one.manifest.version, one.counter, one.end.next_position) for one in self.regions
+        )
 
-def take_view(context: TableContext, regions: Callable[[], Sequence[Region]], read_base: ReadBase) -> View:
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Known:
+    """What a reader read before it takes a view, during the same read: it is not read again at the first try.
+
+    `heads` are the heads of regions, None for a region without one. `parts` are of regions whose head is still the one
+    with which the part was taken.
+    """
+
+    heads: Mapping[RegionId, Head | None] = field(default_factory=dict)
+    parts: Mapping[RegionId, RegionView] = field(default_factory=dict)
+
+
+def take_view(
+    context: TableContext,
+    regions: Callable[[], Sequence[Region]],
+    read_base: ReadBase,
+    *,
+    known: Known = Known(),
+) -> View:
     """Read heads and tails, then the base.
 
     Args:
         regions: lists the regions. Called at each try, so that the catalog is read before the heads.
         read_base: opens the newest version of the base.
+        known: heads and parts that were just read.
 
     Raises:
         Corrupt: the base and the regions don't belong together: the base was overwritten, or restored too far back.
@@ -72,7 +103,7 @@ def take_view(context: TableContext, regions: Callable[[], Sequence[Region]], re
     for _ in range(_TRIES):
         next(waits, None)  # after the budget, try again without waiting: this process may have stalled
         listed = regions()
-        found = context.each(partial(_read, held_bytes=held_bytes(len(listed))), listed)
+        found = context.each(partial(_read, held_bytes=held_bytes(len(listed)), known=known), listed)
         base = read_base()  # guard: base is read after the heads
         problem = _problem(found, base, context)
         if not problem:  # guard: base of a view matches its heads
@@ -81,6 +112,7 @@ def take_view(context: TableContext, regions: Callable[[], Sequence[Region]], re
                 return View(base=base, regions=tuple(_region_view(read, base, of=len(reads)) for read in reads))
             except LogCollected:
                 problem = _COLLECTED
+        known = Known()  # guard: next try of a view reads everything again
     raise Corrupt(
         problem,
         remedy="If the registry is an older copy, stop all writers, then: "
@@ -93,8 +125,9 @@ def take_view(context: TableContext, regions: Callable[[], Sequence[Region]], re
 class _Read:
     region: Region
     manifest: Manifest
-    entries: list[Entry] | None  # None: too large to hold
+    entries: list[Entry] | None  # None: not read, or too large to hold
     end: Head
+    part: RegionView | None = None  # taken earlier, with a head that has not changed
 
 
 class _Absent:
@@ -105,10 +138,12 @@ class _Overtaken:
     """A region whose log was collected between the reads."""
 
 
-def _read(region: Region, *, held_bytes: int) -> _Read | _Absent | _Overtaken:
-    head = region.find_head()
+def _read(region: Region, *, held_bytes: int, known: Known) -> _Read | _Absent | _Overtaken:
+    head = known.heads[region.id] if region.id in known.heads else region.find_head()
     if head is None:
         return _without_head(region)
+    if (part := known.parts.get(region.id)) is not None:
+        return _Read(region=region, manifest=part.manifest, entries=None, end=head, part=part)
     head, manifest = newest(region, head)
     if _tail_bytes(head, manifest) > held_bytes:
         return _Read(region=region, manifest=manifest, entries=None, end=head)
@@ -167,6 +202,8 @@ def mismatch(manifest: Manifest, base: BaseTable) -> str:
 
 
 def _region_view(read: _Read, base: BaseTable, *, of: int) -> RegionView:
+    if read.part is not None and read.part.tail.schema == base.schema:
+        return read.part.above(base)
     entries: Iterable[Entry] | None = read.entries
     if entries is None:
         entries = stream_tail(read.region, read.end, read.manifest, size=_tail_bytes(read.end, read.manifest))
@@ -191,7 +228,7 @@ def region_view(
     return RegionView(
         region=region.id,
         manifest=manifest,
-        counter=base.counters.get(region.id, Generation(0)),
+        counter=base.counters.get(region.id, NO_GENERATION),
         tail=read_tail(region, base.schema, entries, held_bytes=held_bytes(of)),
         end=end,
     )

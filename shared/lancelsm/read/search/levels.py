@@ -55,12 +55,11 @@ class Levels:
     def stored(self) -> tuple[StoredLevel, ...]:
         return (self.base, *self.generations)
 
-
-def identity(view: View) -> object:
-    """Return a value that is equal for two views only if they have the same rows."""
-    return view.base.version, tuple(
-        (one.region, one.manifest.version, one.counter, one.end.next_position) for one in view.regions
-    )
+    @property
+    def nbytes(self) -> int:
+        """The bytes in memory, about."""
+        lists = sum(int(level.stale.nbytes) + len(level.hidden or b"") for level in self.stored)
+        return lists + int(self.tail.nbytes) + self.newest.nbytes
 
 
 def prepare(view: View, *, uri: str) -> Levels:

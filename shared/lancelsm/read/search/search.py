@@ -9,11 +9,12 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
+from lancelsm.common.bounded_cache import BoundedCache
 from lancelsm.common.shown import shown
 from lancelsm.dataset.search_reads import DISTANCE, SCORE
 from lancelsm.dataset.text_queries import QueryCheck
 from lancelsm.errors import Invalid
-from lancelsm.read.search.levels import Levels, identity, prepare
+from lancelsm.read.search.levels import Levels, prepare
 from lancelsm.read.search.queries import (
     RELEVANCE,
     Rerank,
@@ -37,7 +38,6 @@ _RANK = 60  # of reciprocal-rank fusion, as in LanceDB
 class Prepared:
     """The levels of one view, for any number of searches of it."""
 
-    identity: object
     levels: Levels
 
     @cached_property
@@ -49,12 +49,13 @@ class Prepared:
         return QueryCheck(self.levels.schema, text_options(self.levels))
 
     @classmethod
-    def of(cls, view: View, last: Prepared | None, *, uri: str) -> Prepared:
-        """Prepare a view, or return the last one if both have the same rows. Raises: see `levels.prepare`."""
-        current = identity(view)
-        if last is not None and last.identity == current:
-            return last
-        return cls(identity=current, levels=prepare(view, uri=uri))
+    def of(cls, view: View, kept: BoundedCache, *, uri: str) -> Prepared:
+        """Prepare a view, or return what is kept of a view with the same rows. Raises: see `levels.prepare`."""
+        return kept.get_or_make(
+            ("search", view.identity),
+            lambda: cls(levels=prepare(view, uri=uri)),
+            size=lambda made: made.levels.nbytes,
+        )
 
 
 # Lance reserves memory for this many rows in each level, and ends the process if it gets none.

@@ -1,0 +1,234 @@
+"""Keep the parts of the last views of an open table, and use them again while nothing has changed.
+
+A strong read reads the catalog, the heads and the number of the newest version of the base, all at once. If each is the
+same as when a part was taken, the part is current, and nothing else is read. An eventual read takes a view without any
+read, if one was current at most `max_staleness` ago.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from lancelsm.common.bounded_cache import BoundedCache
+from lancelsm.common.layout import RegionId
+from lancelsm.dataset.base_table import BaseTable, newest_version
+from lancelsm.read.view import Known, ReadBase, RegionView, View, mismatch, take_view
+from lancelsm.region.catalog import Region, TableContext
+from lancelsm.region.head import Head
+
+ListRegions = Callable[[], Sequence[Region]]
+Select = Callable[[Sequence[Region]], Sequence[Region]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Part:
+    """A region at a head, and the base to which its view belongs; without a head it has no rows.
+
+    `taken` is when the read began that read its log, `checked` when the last read began that found it current.
+    """
+
+    head: Head | None
+    view: RegionView | None
+    base: BaseTable
+    taken: float
+    checked: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Base:
+    table: BaseTable
+    taken: float
+    checked: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Listing:
+    regions: Sequence[Region]
+    checked: float
+
+
+class ViewCache:
+    """The parts of the last views of one open table. Thread-safe.
+
+    Args:
+        read_base: opens the newest version of the base.
+        kept: bounds the memory; also keeps what reads derive from a view.
+        keep_seconds: a part that was taken longer ago is read again.
+    """
+
+    def __init__(self, context: TableContext, read_base: ReadBase, *, kept: BoundedCache, keep_seconds: float) -> None:
+        self._context = context
+        self._read_base = read_base
+        self._kept = kept
+        self._keep_seconds = keep_seconds
+        self._lock = threading.Lock()
+        self._base: _Base | None = None
+        self._listing: _Listing | None = None
+
+    def take(self, list_regions: ListRegions, *, select: Select | None = None) -> View:
+        """Take a view that has everything that was acknowledged before the call.
+
+        Args:
+            list_regions: lists the regions; those of the whole catalog if `select` is given.
+            select: returns the regions to read out of those of the catalog.
+
+        Raises: the same errors as `read.view.take_view`.
+        """
+        began = self._context.clock.monotonic()
+        listing = _Catalog(list_regions, select)
+        base = self._base
+        if base is None or base.taken < began - self._keep_seconds:
+            view = take_view(self._context, listing.read, self._read_base)
+        else:
+            view = self._take_known(listing, base.table, began)
+        self._keep(view, listing, began)
+        return view
+
+    def recent(self, list_regions: ListRegions, *, select: Select | None = None, max_staleness: float) -> View | None:
+        """Return a view that was current at most this many seconds ago, without a read; None if there is none.
+
+        Args: the same as in `take`. Without `select`, the regions are listed.
+        """
+        oldest = self._context.clock.monotonic() - max_staleness
+        base, listing = self._base, self._listing
+        if base is None or base.checked < oldest:  # guard: base of a recent view is recent
+            return None
+        if select is None:
+            listed = list_regions()
+        elif listing is not None and listing.checked >= oldest:  # guard: catalog of a recent view is recent
+            listed = select(listing.regions)
+        else:
+            return None
+        parts = [self._part(region.id) for region in listed]
+        recent = [
+            part
+            for part in parts
+            if part is not None and part.checked >= oldest  # guard: recent part of a view
+        ]
+        if len(recent) < len(parts):
+            return None
+        return _joined(base.table, recent)
+
+    def forget(self) -> None:
+        """Forget everything: the next view is read as a whole."""
+        with self._lock:
+            self._base = self._listing = None
+            self._kept.clear()
+
+    def _take_known(self, listing: _Catalog, base: BaseTable, began: float) -> View:
+        """Read what tells whether the parts are current, at once. Then read what they lack."""
+        expected = listing.expected(self._listing)
+        reads: list[Callable[[], object]] = [
+            *([listing.read] if listing.costs else []),
+            *(region.find_head for region in expected),
+            lambda: newest_version(base),
+        ]
+        found = self._context.each(lambda read: read(), reads)
+        heads: dict[RegionId, Head | None] = dict(
+            zip((region.id for region in expected), found[-1 - len(expected) : -1], strict=True)  # type: ignore[arg-type]
+        )
+        parts = {
+            region: part
+            for region, head in heads.items()
+            if (part := self._part(region)) is not None
+            and part.view is not None
+            and part.head == _decisive(head)  # guard: part of a view is used for its head alone
+            and part.taken >= began - self._keep_seconds
+        }
+        listed = listing.listed
+        if (
+            found[-1] == base.version  # guard: kept base is the newest version
+            and all(region.id in parts for region in listed)
+            and (view := _joined(base, [parts[region.id] for region in listed])) is not None
+        ):
+            return view
+
+        def newest_base() -> BaseTable:
+            return base if newest_version(base) == base.version else self._read_base()
+
+        views = {region: part.view for region, part in parts.items() if part.view is not None}
+        return take_view(self._context, listing.again, newest_base, known=Known(heads=heads, parts=views))
+
+    def _part(self, region: RegionId) -> _Part | None:
+        found: _Part | None = self._kept.get(("part", region))
+        return found
+
+    def _keep(self, view: View, listing: _Catalog, began: float) -> None:
+        regions = {one.region: one for one in view.regions}
+        for region in listing.listed:
+            one, last = regions.get(region.id), self._part(region.id)
+            head = _decisive(one.end) if one is not None and isinstance(one.end, Head) else None
+            taken = last.taken if last is not None and one is not None and _same_rows(last.view, one) else began
+            part = _Part(head=head, view=one, base=view.base, taken=taken, checked=began)
+            self._kept.put(("part", region.id), part, size=0 if one is None else one.tail.nbytes)
+        with self._lock:
+            if listing.whole is not None:
+                self._listing = _Listing(regions=listing.whole, checked=began)
+            last_base = self._base
+            taken = last_base.taken if last_base is not None and last_base.table is view.base else began
+            self._base = _Base(table=view.base, taken=taken, checked=began)
+
+
+class _Catalog:
+    """The regions of one read: what was listed, and which of them are read."""
+
+    def __init__(self, list_regions: ListRegions, select: Select | None) -> None:
+        self._list = list_regions
+        self._select = select
+        self.whole: Sequence[Region] | None = None
+        self.listed: Sequence[Region] = ()
+        self._fresh = False
+
+    @property
+    def costs(self) -> bool:
+        """Whether the listing is a request."""
+        return self._select is not None
+
+    def expected(self, last: _Listing | None) -> Sequence[Region]:
+        """Return the regions whose heads are worth reading beside the listing."""
+        if self._select is None:
+            self.read()
+            return self.listed
+        return [] if last is None else self._select(last.regions)
+
+    def read(self) -> Sequence[Region]:
+        found = self._list()
+        self._fresh = True
+        if self._select is None:
+            self.listed = found
+        else:
+            self.whole, self.listed = found, self._select(found)
+        return self.listed
+
+    def again(self) -> Sequence[Region]:
+        """Return what was just listed; list again at each further call."""
+        if not self._fresh:
+            self.read()
+        self._fresh = False
+        return self.listed
+
+
+def _decisive(head: Head | None) -> Head | None:
+    """Return a head without its advisory fields, which say nothing about the rows."""
+    return None if head is None else replace(head, merged=type(head.merged)(0), dirty="", stopped="", waiting="")
+
+
+def _same_rows(last: RegionView | None, now: RegionView) -> bool:
+    return last is not None and last.tail is now.tail
+
+
+def _joined(base: BaseTable, parts: Sequence[_Part]) -> View | None:
+    """Return the view of these parts; None if they don't belong to this base."""
+    regions = []
+    for part in parts:
+        if part.view is None:
+            continue
+        if part.base is base:
+            regions.append(part.view)
+        elif part.view.tail.schema == base.schema and not mismatch(part.view.manifest, base):
+            regions.append(part.view.above(base))
+        else:
+            return None
+    return View(base=base, regions=tuple(regions))

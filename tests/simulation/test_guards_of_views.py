@@ -1,0 +1,48 @@
+"""Each guard of kept parts of views is needed: without it, its scenario fails."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from tests.simulation import view_scenarios
+from tests.simulation.marks import Edit, without
+from tests.simulation.removal import Scenario, fails
+
+GUARDS: dict[str, tuple[list[Edit], Scenario]] = {
+    "a part of a view is used only for its head": (
+        [without("part of a view is used for its head alone")],
+        view_scenarios.changed_head,
+    ),
+    "a kept base is used only while it is the newest": (
+        [without("kept base is the newest version")],
+        view_scenarios.changed_base,
+    ),
+    "the next try of a view reads everything again": (
+        [without("next try of a view reads everything again")],
+        view_scenarios.merge_between_heads_and_base,
+    ),
+    "a recent view has a recent base": (
+        [without("base of a recent view is recent")],
+        view_scenarios.old_base,
+    ),
+    "a recent view has a recent catalog": (
+        [without("catalog of a recent view is recent", instead=True)],
+        view_scenarios.old_catalog,
+    ),
+    "a recent view has recent parts": (
+        [without("recent part of a view")],
+        view_scenarios.old_part_beside_a_recent_one,
+    ),
+}
+
+
+@pytest.mark.one_case
+@pytest.mark.parametrize("guard", GUARDS)
+def test_the_scenario_passes_with_its_guard_and_fails_without_it(guard: str, tmp_path: Path) -> None:
+    edits, scenario = GUARDS[guard]
+    scenario(tmp_path / "with")
+
+    assert fails(edits, partial(scenario, tmp_path / "without"))

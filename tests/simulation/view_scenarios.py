@@ -1,0 +1,106 @@
+"""Scenarios of an open table whose reads use parts of earlier views while others change the table."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import lance
+import pyarrow as pa
+import pytest
+
+import lancelsm
+from lancelsm.read import view_cache
+from lancelsm.table import Table
+from tests.simulation.faults import FakeClock, FaultPlan
+from tests.unit.tables import by_key, faulty
+
+INTERVAL = 3600.0  # collect_interval_seconds
+
+
+class Held:
+    """A table of two regions by parity, held open by a reader whose clock is `clock`. Region 1 has no row at first."""
+
+    def __init__(self, path: Path) -> None:
+        self.writing = lancelsm.create(path, [{"id": 0, "v": 0}], primary_key="id", regions="expr(id % 2)")
+        self.writing.upsert([{"id": 0, "v": 1}])
+        self.clock, self.plan = FakeClock(), FaultPlan()
+        self.table: Table = lancelsm.open(self.writing.uri, ports=faulty(self.plan, clock=self.clock))
+        self.scan()
+
+    def scan(self, **options: Any) -> dict[int, Any]:
+        return by_key(self.table.scan(**options).to_arrow())
+
+    def get(self, key: int, **options: Any) -> dict[int, Any]:
+        return by_key(self.table.get(key, **options))
+
+    def merge(self) -> None:
+        self.writing.flush()
+        self.writing.merge(engine="inprocess")
+
+
+def changed_head(path: Path) -> None:
+    """Rows are appended after a view."""
+    held = Held(path)
+    held.writing.upsert([{"id": 0, "v": 2}])
+    assert held.scan() == {0: 2}
+
+
+def changed_base(path: Path) -> None:
+    """Another tool appends rows to the base after a view. No head changes."""
+    held = Held(path)
+    rows = pa.table([[7], [7]], schema=lance.dataset(held.writing.uri).schema)
+    lance.write_dataset(rows, held.writing.uri, mode="append")
+    assert held.scan() == {0: 1, 7: 7}
+
+
+def merge_between_heads_and_base(path: Path) -> None:
+    """A flush and a merge come between the reads of the heads and of the base. The next try reads the heads again."""
+    held = Held(path)
+    held.writing.upsert([{"id": 0, "v": 2}])
+    newest_version = view_cache.newest_version
+    merges: list[Callable[[], None]] = [held.merge]
+
+    def merge_first(base: Any) -> int:
+        if merges and held.plan.calls[-1].port == "objects":  # after the log was read
+            merges.pop()()
+        return newest_version(base)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(view_cache, "newest_version", merge_first)
+        assert held.scan() == {0: 2}
+    assert not merges
+
+
+def old_part_beside_a_recent_one(path: Path) -> None:
+    """A recent read of one region says nothing about the age of another one."""
+    held = Held(path)
+    held.writing.upsert([{"id": 1, "v": 1}])
+    held.scan()
+    held.writing.upsert([{"id": 0, "v": 2}])
+    held.clock.advance(100)
+    held.get(1)
+    eventual: dict[str, Any] = {"consistency": "eventual", "max_staleness": 50}
+    assert held.get(0, **eventual) == {0: 2}
+
+
+def old_base(path: Path) -> None:
+    """A region with recent rows and a base that is too old are no recent view."""
+    held = Held(path)
+    held.clock.advance(100)
+    held.table._views._base, kept = None, held.table._views._base
+    held.get(0)
+    held.table._views._base = kept
+    rows = pa.table([[2], [7]], schema=lance.dataset(held.writing.uri).schema)
+    lance.write_dataset(rows, held.writing.uri, mode="append")
+    assert held.get(2, consistency="eventual", max_staleness=50) == {2: 7}
+
+
+def old_catalog(path: Path) -> None:
+    """A region was created after the catalog was listed, longer ago than an eventual read allows."""
+    held = Held(path)
+    held.writing.upsert([{"id": 1, "v": 1}])
+    held.clock.advance(100)
+    held.get(0)
+    assert held.scan(consistency="eventual", max_staleness=50) == {0: 1, 1: 1}
