@@ -187,6 +187,8 @@ def _pin(kind: str, name: str, record: Record, parts: Mapping[RegionId, Record])
         clone = text(record, "clone")
         if clone and not is_absolute(clone):
             raise Corrupt(f"{clone!r} is neither an absolute path nor a URL", field="clone")
+        if kind == "snapshot" and number(record, "confirmed") and number(record, "base_version") < 1:
+            raise Corrupt("it is confirmed, and pins no version of the base", field="base_version")
         return Pin(
             kind=kind,
             name=name,
