@@ -13,7 +13,7 @@ from lancelsm.dataset.conditions import Condition
 from lancelsm.dataset.damaged import naming_damage
 from lancelsm.dataset.literals import literals
 from lancelsm.dataset.native import read_errors
-from lancelsm.dataset.scan_options import scan_options
+from lancelsm.dataset.scan_options import scan_options, scanned
 from lancelsm.record.casts import as_schema
 from lancelsm.record.key import key_column
 
@@ -30,7 +30,10 @@ def scan_base(
     """
     with _errors(base, where):
         for batch in base.dataset.scanner(
-            columns=list(columns), filter=where and where.sql, limit=limit, **scan_options(base.dataset, columns)
+            columns=scanned(base.dataset, columns),
+            filter=where and where.sql,
+            limit=limit,
+            **scan_options(base.dataset, columns),
         ).to_batches():
             yield as_schema(batch, pa.schema([base.schema.columns.field(name) for name in batch.schema.names]))
 
@@ -49,7 +52,7 @@ def rows_of_keys(base: BaseTable, keys: pa.Table, *, columns: Sequence[str]) -> 
         f"`{name}` IN ({', '.join(literals(pc.unique(keys.column(name))))})" for name in keys.column_names
     )
     with _errors(base):
-        found: pa.Table = base.dataset.scanner(columns=list(columns), filter=wanted).to_table()
+        found: pa.Table = base.dataset.scanner(columns=scanned(base.dataset, columns), filter=wanted).to_table()
     # With several key columns, the condition also matches combinations that are not in `keys`.
     return found if keys.num_columns == 1 else found.filter(_among(found.select(keys.column_names), keys))
 

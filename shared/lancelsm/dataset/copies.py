@@ -25,7 +25,7 @@ from lancelsm.dataset.base_table import (
 )
 from lancelsm.dataset.durable import make_durable
 from lancelsm.dataset.native import FILE_ROWS, Carried, native_errors, read_errors
-from lancelsm.dataset.scan_options import scan_options
+from lancelsm.dataset.scan_options import scan_options, scanned
 from lancelsm.dataset.statement import NamedFile, StatedFile, Stating, files_of, usable_statement
 from lancelsm.errors import Contended, Invalid
 from lancelsm.objects.open import open_store
@@ -115,5 +115,6 @@ def read_copy(*, uri: str, columns: pa.Schema, storage_options: StorageOptions =
     """Yield the rows of a copy. Raise `Invalid` if there is no copy, else `Corrupt` or `Unavailable`."""
     dataset = open_dataset(uri=uri, version=None, storage_options=storage_options)
     with read_errors("the copy can't be read", table=uri):
-        for batch in dataset.scanner(columns=list(columns.names), **scan_options(dataset, columns.names)).to_batches():
+        options = scan_options(dataset, columns.names)
+        for batch in dataset.scanner(columns=scanned(dataset, columns.names), **options).to_batches():
             yield as_schema(batch, columns)

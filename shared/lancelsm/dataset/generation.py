@@ -30,7 +30,7 @@ from lancelsm.dataset.durable import make_durable
 from lancelsm.dataset.fields import Numbering, StoredField, fitted, numbering, stored_fields
 from lancelsm.dataset.native import Carried, native_errors, read_errors
 from lancelsm.dataset.pk_index import find_rows, write_pk_index
-from lancelsm.dataset.scan_options import scan_options
+from lancelsm.dataset.scan_options import scan_options, scanned
 from lancelsm.errors import Corrupt, Invalid
 from lancelsm.objects.links import check_directories
 from lancelsm.record.admission import OLD_FILE_VERSIONS
@@ -156,7 +156,7 @@ def read_generation(
         stored = stored_fields(dataset, schema.columns)
         names = _names(dataset, stored, wanted)
         scanner = dataset.scanner(
-            columns=names,
+            columns=scanned(dataset, names),
             filter=_pushed(dataset, stored, schema, where),
             **scan_options(dataset, names, row_bytes=row_bytes),
         )
@@ -301,7 +301,7 @@ def _projection(schema: TableSchema, columns: Sequence[str] | None) -> pa.Schema
     """Return the part of `schema.stored` with these columns, the key and `_tombstone`."""
     if unknown := set(columns or ()) - set(schema.names):
         raise Invalid(f"the table has no column {min(unknown)!r}", field=min(unknown))
-    names = schema.names if columns is None else {*columns, *schema.primary_key}
+    names = set(schema.names if columns is None else [*columns, *schema.primary_key])
     return pa.schema([field for field in schema.stored if field.name in names or field.name == TOMBSTONE])
 
 
@@ -358,10 +358,11 @@ def _take(dataset: lance.LanceDataset, stored: _Stored, wanted: pa.Schema, offse
     names = _names(dataset, stored, wanted)
     if len(offsets) <= _ROWS_BY_NUMBER:
         numbers = ", ".join(map(str, offsets.to_pylist()))
-        batches = list(dataset.scanner(columns=names, filter=f"{_ROW} IN ({numbers})").to_batches())
+        batches = list(dataset.scanner(columns=scanned(dataset, names), filter=f"{_ROW} IN ({numbers})").to_batches())
     else:
         among = np.sort(offsets.to_numpy(zero_copy_only=False))
-        every = dataset.scanner(columns=names, with_row_id=True, **scan_options(dataset, names)).to_batches()
+        options = scan_options(dataset, names)
+        every = dataset.scanner(columns=scanned(dataset, names), with_row_id=True, **options).to_batches()
         batches = [batch.filter(_is_among(batch.column(_ROW), among)) for batch in every]
     return pa.Table.from_batches([_in_stored_form(batch, stored, wanted) for batch in batches], schema=wanted)
 

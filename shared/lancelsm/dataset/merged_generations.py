@@ -140,20 +140,17 @@ def _marker(markers: Markers | None, region: RegionId) -> int:
 
 
 def _mark(base: BaseTable, regions: Mapping[RegionId, Generation]) -> None:
-    no_rows = pa.table(base.schema.columns.empty_table().columns, schema=_plain(base.schema.columns))
+    no_keys = pa.schema([column.remove_metadata() for column in base.schema.key]).empty_table()
     marks = [CompactedSsTable(region, upto) for region, upto in sorted(regions.items())]
     with native_errors("the markers can't be raised", table=base.uri):
         dataset: lance.LanceDataset = open_dataset(
             uri=base.uri, version=base.version, storage_options=base.storage_options
         )
         operation = dataset.merge_insert(list(base.schema.primary_key))
-        # merge_insert requires an action; without source rows it changes nothing.
-        operation.when_matched_update_all().when_not_matched_insert_all()
-        operation.mark_sstables_as_compacted(marks).execute(no_rows)
-
-
-def _plain(columns: pa.Schema) -> pa.Schema:
-    return pa.schema([column.remove_metadata() for column in columns])
+        # merge_insert requires an action; without keys it changes nothing. This one needs no other columns, of which
+        # Lance takes time in the square.
+        operation.when_matched_delete()
+        operation.mark_sstables_as_compacted(marks).execute(no_keys)
 
 
 def _decoded(key: str, body: bytes) -> StoredDetails | None:

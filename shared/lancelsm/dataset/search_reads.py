@@ -28,6 +28,7 @@ from lancelsm.dataset.conditions import Condition
 from lancelsm.dataset.damaged import naming_damage
 from lancelsm.dataset.fields import StoredField, fitted, stored_fields
 from lancelsm.dataset.native import read_errors
+from lancelsm.dataset.scan_options import scanned
 from lancelsm.errors import Invalid
 from lancelsm.record.batches import without_slices
 from lancelsm.record.casts import as_type, nulls
@@ -298,7 +299,9 @@ def rows_of_fragments(searched: Searched, fragments: Collection[int], *, hidden:
     with _errors(searched):
         wanted = [one for one in searched.dataset.get_fragments() if one.fragment_id in fragments]
         found = searched.dataset.scanner(
-            columns=_names(searched, searched.schema.names), fragments=wanted, row_addr_blocklist=hidden
+            columns=scanned(searched.dataset, _names(searched, searched.schema.names)),
+            fragments=wanted,
+            row_addr_blocklist=hidden,
         ).to_table()
     return _in_table_form(searched, found, searched.schema.names, None)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, Literal, TypeAlias
 
@@ -111,7 +112,7 @@ def _stored(given: Mapping[str, _Column] | None, *, schema: TableSchema, names: 
     rows = len(given[names[0]])
     arrays = []
     for field in schema.columns:
-        if field.name not in names:
+        if field.name not in wanted:
             arrays.append(nulls(rows, field.type))
             continue
         needed = field.with_nullable(False) if field.name in schema.primary_key else field
@@ -156,9 +157,8 @@ def _table_columns(table: pa.Table) -> dict[str, _Column]:
     if b"pandas" in (table.schema.metadata or {}):
         # The index of a pandas frame is a column only if it has a name.
         names = [name for name in names if not _PANDAS_INDEX.fullmatch(name)]
-    for name in names:
-        if names.count(name) > 1:
-            raise Invalid(f"duplicate column {name!r}", field=name)
+    if twice := [name for name, count in Counter(names).items() if count > 1]:
+        raise Invalid(f"duplicate column {twice[0]!r}", field=twice[0])
     return {name: table.column(name) for name in names}
 
 
