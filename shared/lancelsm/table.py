@@ -22,6 +22,7 @@ from lancelsm.compaction.indexes import create_index, drop_index, index_statuses
 from lancelsm.compaction.maintenance import Engine, Flushed, flush_table, merge_table
 from lancelsm.compaction.merge import Merged
 from lancelsm.dataset.conditions import read_condition
+from lancelsm.dataset.lance_readers import LanceSnapshot
 from lancelsm.errors import Corrupt, Invalid, error_context
 from lancelsm.gc.collect import Collected, collect
 from lancelsm.history.changes import Changes, Start, check_start, first_position
@@ -39,6 +40,7 @@ from lancelsm.history.snapshot import (
     snapshot_view,
 )
 from lancelsm.read import reader
+from lancelsm.read.for_lance import for_lance
 from lancelsm.read.freshness import Consistency, read_staleness
 from lancelsm.read.index_status import IndexStatus
 from lancelsm.read.matching_keys import MatchingKeys
@@ -330,6 +332,34 @@ class Table:
         )
         table = self if at is None else self.at(at)
         return table._search(request, max_staleness=table._staleness(consistency, max_staleness))
+
+    @checked
+    def lance_snapshot(self, *, index: str | None = None) -> LanceSnapshot:
+        """Return what Lance's own readers need to read every flushed row as of now; rows of the log are not included.
+
+        `LsmScanner.from_snapshots(*table.lance_snapshot())` scans them. `flush` first to include all rows. Read within
+        `collect_interval_seconds`, or from a table that is open at a snapshot.
+
+        Args:
+            index: the name of an index, for a reader that searches the base by it alone, such as
+                `LsmVectorSearchPlanner`: includes the merged generations that the index does not cover yet.
+
+        Raises:
+            Invalid: the table has no such index; or it is open at a snapshot that was dropped or has expired, or that
+                does not keep what `index` needs.
+            Corrupt, Unavailable: see `scan`.
+        """
+        if index is not None and self._at is not None:
+            raise Invalid(
+                "a snapshot does not keep merged generations that an index lacks",
+                remedy="Leave out index, or open the table without a snapshot",
+                table=self.uri,
+                snapshot=self._at.name,
+                field="index",
+            )
+        return self._read_with_retry(
+            lambda view: for_lance(view, index=index, objects=self._context.objects), self.regions, select=_every
+        )
 
     # Maintenance
 

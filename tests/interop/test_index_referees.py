@@ -15,12 +15,10 @@ import lancedb
 import numpy as np
 import pyarrow as pa
 import pytest
-from lance.mem_wal import LsmScanner, LsmVectorSearchPlanner, ShardSnapshot
+from lance.mem_wal import LsmScanner, LsmVectorSearchPlanner
 
 import lancelsm
-from lancelsm.common.layout import generation_number
 from lancelsm.compaction.maintenance import optimize_table
-from lancelsm.region.compare_and_swap import newest
 from lancelsm.table import Table
 from tests.unit.index_tables import WORDS
 
@@ -66,17 +64,6 @@ def searched(path: Path, kind: str, metric: str, **options: Any) -> tuple[Table,
     return table, model
 
 
-def snapshots(table: Table) -> list[ShardSnapshot]:
-    found = []
-    for region in table.regions():
-        _, manifest = newest(region, region.head())
-        snapshot = ShardSnapshot(region.id).with_current_generation(manifest.current_generation)
-        for one in manifest.generations:
-            snapshot = snapshot.with_sstable(generation_number(one.path), one.path)
-        found.append(snapshot)
-    return found
-
-
 def distances(model: Model, query: np.ndarray, metric: str) -> dict[int, float]:
     vectors = np.array([one["vec"] for one in model.values()], np.float32)
     match metric:
@@ -90,7 +77,7 @@ def distances(model: Model, query: np.ndarray, metric: str) -> dict[int, float]:
 
 
 def with_planner(table: Table, metric: str, query: np.ndarray) -> pa.Table:
-    planner = LsmVectorSearchPlanner(lance.dataset(table.uri), snapshots(table), "vec", distance_type=metric)
+    planner = LsmVectorSearchPlanner(*table.lance_snapshot(index="vec_idx"), "vec", distance_type=metric)
     return planner.plan_search(
         pa.array(query), k=K, nprobes=20, refine_base_table=True, overfetch_factor=8.0
     ).to_table()
@@ -149,13 +136,17 @@ def test_vector_search_of_lance_finds_the_newest_rows(
 def test_scans_of_lance_see_the_newest_rows(tmp_path: Path) -> None:
     table, model = searched(tmp_path, "IVF_FLAT", "l2", num_partitions=1)
 
+    table.snapshot("before")
     for _ in levels(table):
-        base = lance.dataset(table.uri)
-        found = LsmScanner.from_snapshots(base, snapshots(table)).to_table()
-        few = LsmScanner.from_snapshots(base, snapshots(table)).filter("id >= 80 AND id < 120").to_table()
+        found = LsmScanner.from_snapshots(*table.lance_snapshot()).to_table()
+        few = LsmScanner.from_snapshots(*table.lance_snapshot()).filter("id >= 80 AND id < 120").to_table()
 
         assert {one["id"]: one["text"] for one in found.to_pylist()} == {key: one["text"] for key, one in model.items()}
         assert set(few["id"].to_pylist()) == {key for key in model if 80 <= key < 120}
+
+    write(table, {}, 4, upserts=range(700, 710), deletes=range(20))
+    found = LsmScanner.from_snapshots(*table.at("before").lance_snapshot()).to_table()
+    assert {one["id"]: one["text"] for one in found.to_pylist()} == {key: one["text"] for key, one in model.items()}
 
 
 def test_text_search_of_lancedb_finds_exactly_the_newest_rows(tmp_path: Path) -> None:
