@@ -714,10 +714,15 @@ class Table:
             return time_to_live(self.settings.snapshot_ttl_seconds if ttl is None else ttl)
 
     def _search(self, request: SearchRequest, *, max_staleness: float | None) -> Rows:
-        def read(view: View) -> Rows:
-            return Rows(search(Prepared.of(view, self._kept, uri=self.uri), request, uri=self.uri).to_reader())
+        # The score of a text depends on the rows of all regions.
+        where = request.where if request.text is None else None
 
-        return self._read_with_retry(read, self.regions, select=_every, max_staleness=max_staleness)
+        def read(view: View) -> Rows:
+            needed, _ = pruned_view(view, where, self.config)
+            return Rows(search(Prepared.of(needed, self._kept, uri=self.uri), request, uri=self.uri).to_reader())
+
+        list_regions, select = regions_for(where, context=self._context, config=self.config)
+        return self._read_with_retry(read, list_regions, select=select, max_staleness=max_staleness)
 
     def _explain_missing(self, stream: pa.RecordBatchReader, pin: Pin) -> pa.RecordBatchReader:
         """Return the same rows. If the snapshot is gone and a read fails, the error says that the snapshot is gone."""
@@ -792,10 +797,6 @@ class Table:
             except Corrupt:  # guard: reader takes a new view after a collection
                 self._views.forget()
                 return read(self._views.take(list_regions, select=select))
-
-
-def _every(listed: Sequence[Region]) -> Sequence[Region]:
-    return listed
 
 
 @checked

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
 import pytest
 
 import lancelsm
@@ -18,7 +20,7 @@ from lancelsm.routing.route import route
 from lancelsm.routing.spec import parse_regions
 from tests.properties.test_region_pruning import ROWS, SCHEMA
 from tests.simulation.faults import MemoryStore
-from tests.unit.tables import COLUMNS, row, rows_of
+from tests.unit.tables import COLUMNS, CountingStore, create, row, rows_of
 
 
 class _Counted(MemoryStore):
@@ -169,3 +171,20 @@ def test_deletes_and_snapshots_leave_out_regions_too(tmp_path: Path) -> None:
 
     assert [found["id"] for found in rows_of(table)] == [1, 3]
     assert [found["id"] for found in rows_of(table.at("s"), where="id = 2")] == [2]
+
+
+@pytest.mark.parametrize(("query", "regions"), [({"vector": [0.0, 0.0]}, 1), ({"text": "word"}, 3)])
+def test_a_search_by_vector_reads_only_the_regions_that_its_condition_needs(
+    tmp_path: Path, query: dict[str, Any], regions: int
+) -> None:
+    columns = pa.schema([*COLUMNS, pa.field("vec", pa.list_(pa.float32(), 2))])
+    table = create(tmp_path, columns, regions="identity(id)")
+    table.create_index("v", kind="INVERTED")
+    table.upsert([{**row(key, "word"), "vec": [key, key]} for key in (1, 2, 3)])
+    store = CountingStore(tmp_path / "table")
+    fresh = lancelsm.open(table.uri, ports=Ports(store=lambda *_: store))
+
+    found = fresh.search(**query, where="id = 2", columns=["id"]).to_arrow()
+
+    assert found["id"].to_pylist() == [2]
+    assert len({key.split("/")[1] for key in store.entries}) == regions
