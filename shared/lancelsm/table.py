@@ -358,7 +358,7 @@ class Table:
                 field="index",
             )
         return self._read_with_retry(
-            lambda view: for_lance(view, index=index, objects=self._context.objects), self.regions, select=_every
+            lambda view: for_lance(view, index=index, objects=self._context.objects), self.regions, select=list
         )
 
     # Maintenance
