@@ -10,7 +10,7 @@ from dataclasses import asdict
 
 from benchmarks.figures import Figure, machine
 
-BENCHMARKS = ("append_latency", "writes", "merge", "reads", "requests", "hot_path", "sums")
+BENCHMARKS = ("append_latency", "writes", "merge", "reads", "search", "requests", "hot_path", "sums")
 
 
 def main() -> None:
@@ -49,7 +49,8 @@ def _summary(name: str) -> str:
 
 
 def _line(figure: Figure) -> str:
-    peer = "" if figure.peer is None else f"{figure.peer:10.4g} {figure.ratio:6.2f}x"
+    ratio = "" if figure.ratio is None else f" {figure.ratio:6.2f}x"
+    peer = "" if figure.peer is None else f"{figure.peer:10.4g}{ratio}"
     return f"  {figure.what:<58}{figure.ours:10.4g} {figure.unit:<9}{peer:<19}{figure.how}"
 
 
