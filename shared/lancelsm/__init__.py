@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from lancelsm.common.committed import Committed
     from lancelsm.errors import Ambiguous, Contended, Corrupt, Fenced, Invalid, LsmError, LsmWarning, Unavailable
     from lancelsm.read.result import Rows
+    from lancelsm.read.sources.arrow_dataset import arrow_dataset, datafusion_table, duckdb_relation
+    from lancelsm.read.sources.polars_frame import polars_frame
     from lancelsm.read.status import TableStatus
     from lancelsm.table import Table, create, open  # noqa: A004
     from lancelsm.wal.writer import Writer
@@ -24,6 +26,8 @@ _HOMES = {
     "errors": ("Ambiguous", "Contended", "Corrupt", "Fenced", "Invalid", "LsmError", "LsmWarning", "Unavailable"),
     "read.status": ("TableStatus",),
     "read.result": ("Rows",),
+    "read.sources.arrow_dataset": ("arrow_dataset", "datafusion_table", "duckdb_relation"),
+    "read.sources.polars_frame": ("polars_frame",),
     "table": ("Table", "create", "open"),
     "common.committed": ("Committed",),
     "wal.writer": ("Writer",),
@@ -44,8 +48,12 @@ __all__ = [
     "TableStatus",
     "Unavailable",
     "Writer",
+    "arrow_dataset",
     "create",
+    "datafusion_table",
+    "duckdb_relation",
     "open",
+    "polars_frame",
 ]
 
 

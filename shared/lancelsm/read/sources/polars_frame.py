@@ -1,0 +1,106 @@
+"""A table as a lazy frame of polars.
+
+Polars applies its own filter to every batch, so a condition of the scan only has to let pass every row that the filter
+lets pass. Filters on floats are not pushed: polars orders negative NaN otherwise than Lance.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+
+from lancelsm.errors import Invalid
+from lancelsm.read.sources.arrow_dataset import Scannable, plain_schema
+
+_COMPARISONS = {"Eq": "=", "NotEq": "!=", "Lt": "<", "LtEq": "<=", "Gt": ">", "GtEq": ">="}
+_INTEGERS = re.compile(r"U?Int(8|16|32|64)")
+_FAR = 1 << 63
+
+
+def polars_frame(table: Scannable) -> Any:
+    """Return a table as a lazy frame of polars. Each `collect` scans the table as of then.
+
+    Raises:
+        Invalid: polars is not installed.
+    """
+    try:
+        import polars
+        from polars.io.plugins import register_io_source
+    except ModuleNotFoundError as error:
+        raise Invalid("polars is not installed", remedy="pip install 'lancelsm[polars]'") from error
+    schema = plain_schema(table)
+
+    def read(
+        with_columns: list[str] | None, predicate: Any, n_rows: int | None, _batch_size: int | None
+    ) -> Iterator[Any]:
+        needed = set(schema.names if with_columns is None else with_columns)
+        if predicate is not None:
+            needed |= set(predicate.meta.root_names())
+        columns = [name for name in schema.names if name in needed] or schema.names[:1]
+        # Polars counts rows before it filters, so with a number of rows nothing may be left out.
+        where = None if predicate is None or n_rows is not None else polars_condition(predicate, schema)
+        for batch in table.scan(columns=columns, where=where, limit=n_rows).to_batches():
+            frame: Any = polars.from_arrow(batch)
+            if predicate is not None:
+                frame = frame.filter(predicate)
+            yield frame if with_columns is None else frame.select(with_columns)
+
+    empty: Any = polars.from_arrow(schema.empty_table())
+    return register_io_source(read, schema=empty.schema)
+
+
+def polars_condition(predicate: Any, schema: pa.Schema) -> str | None:
+    """Return a condition that is true for every row for which an expression of polars is true; None without one."""
+    try:
+        tree = json.loads(predicate.meta.serialize(format="json"))
+    except Exception:  # noqa: BLE001 - a version of polars that shows its expressions otherwise
+        return None
+    return _condition(tree, schema)
+
+
+def _condition(node: Any, schema: pa.Schema) -> str | None:
+    match node:
+        case {"BinaryExpr": {"left": left, "op": "And" | "LogicalAnd", "right": right}}:
+            known = [f"({one})" for one in (_condition(left, schema), _condition(right, schema)) if one]
+            return " AND ".join(known) or None
+        case {"BinaryExpr": {"left": left, "op": "Or" | "LogicalOr", "right": right}}:
+            one, other = _condition(left, schema), _condition(right, schema)
+            return f"({one}) OR ({other})" if one and other else None
+        case {"BinaryExpr": {"left": {"Column": str(name)}, "op": str(operator), "right": {"Literal": literal}}}:
+            return _comparison(name, _COMPARISONS.get(operator), literal, schema)
+        case {
+            "Function": {
+                "input": [{"Column": str(name)}, {"Literal": low}, {"Literal": high}],
+                "function": {"Boolean": {"IsBetween": {"closed": "Both"}}},
+            }
+        }:
+            ends = [_comparison(name, ">=", low, schema), _comparison(name, "<=", high, schema)]
+            return " AND ".join(one for one in ends if one) or None
+        case {"Function": {"input": [{"Column": str(name)}], "function": {"Boolean": "IsNull" | "IsNotNull" as test}}}:
+            return _test(name, "IS NULL" if test == "IsNull" else "IS NOT NULL", schema)
+    return None
+
+
+def _test(name: str, test: str, schema: pa.Schema) -> str | None:
+    return f"`{name}` {test}" if name in schema.names and "`" not in name else None
+
+
+def _comparison(name: str, operator: str | None, literal: Any, schema: pa.Schema) -> str | None:
+    if operator is None or name not in schema.names or not isinstance(literal, dict):
+        return None
+    kind = schema.field(name).type
+    match literal.get("Scalar"):
+        case {**one} if len(one) == 1:
+            form, value = next((str(form), value) for form, value in one.items())
+        case _:
+            return None
+    if pa.types.is_integer(kind) and _INTEGERS.fullmatch(form) and isinstance(value, int) and abs(value) < _FAR:
+        return _test(name, f"{operator} {value}", schema)
+    if (pa.types.is_string(kind) or pa.types.is_large_string(kind)) and form == "String" and isinstance(value, str):
+        quoted = value.replace("'", "''")
+        return _test(name, f"{operator} '{quoted}'", schema) if "\0" not in value else None
+    return None

@@ -1,0 +1,212 @@
+"""A table as a source of duckdb, DataFusion and polars: the same rows as of a table in memory, and few of them read."""
+
+from __future__ import annotations
+
+import datetime
+from typing import Any
+
+import datafusion
+import duckdb
+import polars as pl
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+
+import lancelsm
+from lancelsm.errors import Invalid
+from lancelsm.read.sources.arrow_filters import Pushed, pushed
+from lancelsm.table import Table
+
+DAYS = [datetime.datetime(2026, 1, day, tzinfo=datetime.UTC) for day in range(1, 9)]
+NAN = float("nan")
+ROWS = pa.table(
+    {
+        "id": range(8),
+        "x": [1.0, NAN, 7.5, -0.0, None, 0.0, -3.0, 5.0],
+        "f": pa.array([0.1, 0.5, None, NAN, 2.0, -0.0, 7.0, 0.25], pa.float32()),
+        "s": ["a", "b'c", 'd"e', None, "z", "", "ä\\n", "a"],
+        "b": [True, False, None, True, True, False, False, None],
+        "d": [one.date() for one in DAYS],
+        "t": pa.array(DAYS, pa.timestamp("us", "UTC")),
+        "n": pa.array(["1.5", "2.5", None, "0", "-1", "7", "8", "9"]).cast(pa.decimal128(5, 2)),
+    }
+)
+# In the dialects of both engines.
+CONDITIONS = (
+    "id = 2",
+    "id > 2 and id <= 6",
+    "2 < id",
+    "id in (1, 3, 99)",
+    "id not in (1, 3)",
+    "not (id = 3)",
+    "id in (1, 3) or x is null",
+    f"id in ({', '.join(map(str, range(5, 60)))})",
+    "x > 5",
+    "x >= 0",
+    "x < 0",
+    "x = 0",
+    "x <> 5",
+    "not (x > 5)",
+    "x > 5 and s = 'd\"e'",
+    "x >= 0 and s like 'a%'",
+    "f > 0.25",
+    "f > 0.1",
+    "s = 'b''c'",
+    "s in ('a', 'z') and x is not null",
+    "s >= 'a' or b",
+    "s = ''",
+    "b",
+    "not b",
+    "b = false",
+    "d > '2026-01-03'",
+    "t >= '2026-01-03T00:00:00Z'",
+    "n = 1.5",
+    "x > f",
+    "id + 1 > 3",
+    "s like 'a%'",
+)
+
+
+class Recorded:
+    """A table that records what is read of it."""
+
+    def __init__(self, table: Table) -> None:
+        self.schema = table.schema
+        self.scans: list[dict[str, Any]] = []
+        self.rows = 0
+        self._table = table
+
+    def scan(self, **arguments: Any) -> lancelsm.Rows:
+        self.scans.append(arguments)
+        found = self._table.scan(**arguments).to_arrow()
+        self.rows += found.num_rows
+        return lancelsm.Rows(found.to_reader())
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory: pytest.TempPathFactory) -> Table:
+    old = ROWS.set_column(0, "id", [pa.array(range(1, 9))])
+    table = lancelsm.create(tmp_path_factory.mktemp("sources") / "table", old, primary_key="id")
+    table.delete([8])
+    table.flush()
+    table.upsert(ROWS)
+    return table
+
+
+@pytest.fixture
+def recorded(table: Table) -> Recorded:
+    return Recorded(table)
+
+
+@pytest.mark.rest
+def test_duckdb_finds_the_rows_of_a_table_in_memory(recorded: Recorded) -> None:
+    ours, theirs = lancelsm.duckdb_relation(recorded), duckdb.from_arrow(ROWS)
+
+    for condition in CONDITIONS:
+        found, wanted = (one.filter(condition).project("id").order("id").fetchall() for one in (ours, theirs))
+        assert found == wanted, condition
+    assert ours.count("*").fetchall() == [(8,)]
+    assert len(ours.limit(2).fetchall()) == 2
+
+
+@pytest.mark.rest
+def test_datafusion_finds_the_rows_of_a_table_in_memory(recorded: Recorded) -> None:
+    ours, theirs = datafusion.SessionContext(), datafusion.SessionContext()
+    ours.register_table("t", lancelsm.datafusion_table(recorded))
+    theirs.from_arrow(ROWS, "t")
+
+    for condition in CONDITIONS:
+        query = f"select id from t where {condition} order by id"
+        assert ours.sql(query).to_pydict() == theirs.sql(query).to_pydict(), condition
+    assert ours.sql("select count(*) as n from t").to_pydict() == {"n": [8]}
+    assert len(ours.sql("select s from t limit 2").to_pydict()["s"]) == 2
+
+
+@pytest.mark.rest
+def test_polars_finds_the_rows_of_a_frame_in_memory(recorded: Recorded) -> None:
+    ours, theirs = lancelsm.polars_frame(recorded), pl.from_arrow(ROWS).lazy()  # type: ignore[union-attr]
+    id_, x, f, s, b = (pl.col(name) for name in ("id", "x", "f", "s", "b"))
+    conditions = [
+        id_ == 2,
+        (id_ > 2) & (id_ <= 6),
+        id_.is_in([1, 3]),
+        ~(id_ == 3),
+        id_.is_between(2, 4) | x.is_null(),
+        id_.is_between(2, 4, closed="none"),
+        id_.ne_missing(3),
+        x > 5,
+        (x >= 0) & (s == "a"),
+        ~(x > 5) & (id_ > 1),
+        f > 0.1,
+        s == "b'c",
+        (s >= "a") | b,
+        s.is_not_null() & s.str.starts_with("a"),
+        b,
+        pl.col("d") > DAYS[3].date(),
+        pl.col("n") == pl.lit("1.5").cast(pl.Decimal(5, 2)),
+        (id_ == 2) | (id_ + 1 == 2),
+    ]
+
+    for condition in conditions:
+        found, wanted = (one.filter(condition).collect().sort("id") for one in (ours, theirs))
+        assert found.equals(wanted), condition
+        assert ours.filter(condition).head(1).collect().height == min(wanted.height, 1), condition
+    assert ours.collect().sort("id").equals(theirs.collect())
+    assert ours.select(pl.len()).collect().item() == 8
+    assert ours.head(3).filter(id_ >= 0).collect().height == 3
+
+
+def test_engines_read_the_columns_and_rows_that_they_need(recorded: Recorded) -> None:
+    context = datafusion.SessionContext()
+    context.register_table("t", lancelsm.datafusion_table(recorded))
+    wanted = {"columns": ["s"], "where": "(`id` >= 2) AND (`id` < 4)", "limit": None}
+
+    context.sql("select s from t where id >= 2 and id < 4").collect()
+    lancelsm.duckdb_relation(recorded).filter("id >= 2 and id < 4").project("s").fetchall()
+    frame = lancelsm.polars_frame(recorded)
+    frame.filter((pl.col("id") >= 2) & (pl.col("id") < 4)).select("s").collect()
+
+    assert recorded.scans == [wanted, wanted, {**wanted, "columns": ["id", "s"]}]
+    assert recorded.rows == 3 * 2
+    frame.select("s").head(3).collect()
+    lancelsm.arrow_dataset(recorded).head(3, columns=["s"])
+    assert recorded.scans[3:] == 2 * [{"columns": ["s"], "where": None, "limit": 3}]
+
+
+def test_a_dataset_applies_filters_of_pyarrow(table: Table) -> None:
+    dataset = lancelsm.arrow_dataset(table)
+    id_, s, x = pc.field("id"), pc.field("s"), pc.field("x")
+
+    for condition in (
+        id_ > 4,
+        (id_ > 4) & (s == 'd"e'),
+        ~id_.isin([1, 2]),
+        x > 5,
+        s.isin(["a", None]),
+        pc.scalar(True),
+    ):
+        wanted = ROWS.filter(condition)
+        found = dataset.to_table(filter=condition, columns=["id"])
+        assert sorted(found.column("id").to_pylist()) == wanted.column("id").to_pylist()
+        assert dataset.count_rows(filter=condition) == wanted.num_rows
+        assert dataset.head(2, filter=condition).num_rows == min(2, wanted.num_rows)
+    for unsupported in (dataset.take, dataset.filter, dataset.sort_by, dataset.join, dataset.replace_schema):
+        with pytest.raises(Invalid):
+            unsupported([0])
+
+
+@pytest.mark.parametrize(
+    ("names", "condition"),
+    [
+        (["a == 1) and (b"], pc.field("a == 1) and (b") == 1),
+        (["true"], pc.scalar(True)),
+        (["inf", "x"], pc.field("x") == pc.field("inf")),
+        (["x"], pc.field("x") == -0.0),
+        (["x"], pc.field("x") == pa.scalar(None, pa.float64())),
+        (["s"], pc.field("s") == 1),
+    ],
+)
+def test_a_filter_that_may_mean_something_else_is_not_pushed(names: list[str], condition: Any) -> None:
+    schema = pa.schema([(name, pa.string() if name == "s" else pa.float64()) for name in names])
+
+    assert pushed(condition, schema, ordered_floats=True) == Pushed(where=None, whole=False)
