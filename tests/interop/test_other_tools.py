@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import lance
+import lancedb
 import pyarrow as pa
 import pytest
 
@@ -54,6 +55,21 @@ def test_a_table_that_only_lancelsm_used_has_no_problem(tmp_path: Path) -> None:
 
     assert (again.status().problems, messages) == ((), [])
     assert all(check.ok for check in table_checks(table.uri))
+
+
+def test_lancedb_lists_and_opens_tables_in_directories_that_end_in_lance(tmp_path: Path) -> None:
+    rows = [{"id": key, "v": key} for key in range(4)]
+    docs = lancelsm.create(tmp_path / "docs.lance", rows, primary_key="id", regions="bucket(id, 2)")
+    lancelsm.create(tmp_path / "other", rows, primary_key="id")
+    docs.upsert([{"id": 1, "v": 10}, {"id": 9, "v": 9}])
+    docs.delete([0])
+    docs.flush()
+    docs.merge()
+    database = lancedb.connect(tmp_path)
+
+    assert database.list_tables().tables == ["docs"]
+    found = database.open_table("docs").to_arrow().to_pylist()
+    assert sorted(found, key=lambda row: row["id"]) == [{"id": 1, "v": 10}, *rows[2:], {"id": 9, "v": 9}]
 
 
 @pytest.mark.parametrize("close", [True, False], ids=["flushed", "in its log"])
