@@ -35,7 +35,7 @@ SEED = 20_261_128
 
 @pytest.mark.rest
 def test_all_actors_read_correct_rows_while_processes_are_killed(tmp_path: Path) -> None:
-    done = stress(tmp_path / "run", seed=SEED, seconds=60.0)
+    done = stress(tmp_path / "run", seed=SEED, seconds=30.0)
 
     all_actors = {actor for process in PROCESSES.values() for actor in process}
     assert done.keys() == all_actors

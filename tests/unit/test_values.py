@@ -75,8 +75,14 @@ def refused(inside: str) -> list[pa.DataType]:
 
 
 @pytest.mark.one_case
-@pytest.mark.parametrize("given", ["schema", "rows"])
-@pytest.mark.parametrize("inside", INSIDE)
+@pytest.mark.parametrize(
+    ("inside", "given"),
+    [
+        *((inside, "schema") for inside in INSIDE),
+        ("alone", "rows"),
+        *(pytest.param(inside, "rows", marks=pytest.mark.long) for inside in INSIDE if inside != "alone"),
+    ],
+)
 def test_values_of_every_type_are_kept_at_every_level(tmp_path: Path, inside: str, given: str) -> None:
     columns = columns_of([INSIDE[inside](kind) for kind in kept(inside)])
     random = Random(f"{inside} {given}")
@@ -152,7 +158,9 @@ def nested(kind: str, levels: int) -> tuple[pa.DataType, Any]:
 
 
 @pytest.mark.rest
-@pytest.mark.parametrize(("kind", "levels"), [("list", 62), ("struct", 62), ("map", 31)])
+@pytest.mark.parametrize(
+    ("kind", "levels"), [("struct", 62), ("map", 31), pytest.param("list", 62, marks=pytest.mark.long)]
+)
 def test_as_many_types_inside_each_other_as_a_table_can_have_are_kept(tmp_path: Path, kind: str, levels: int) -> None:
     deep, value = nested(kind, levels)
     table = lancelsm.create(tmp_path / "table", columns_of([deep]), primary_key="id")
@@ -265,7 +273,9 @@ def lance_wrote(directory: Path, columns: pa.Schema, version: str) -> Path:
 
 @pytest.mark.rest
 @pytest.mark.interop
-@pytest.mark.parametrize("version", ["2.2", "2.0", "2.1", "2.3"])
+@pytest.mark.parametrize(
+    "version", ["2.0", "2.3", *(pytest.param(one, marks=pytest.mark.long) for one in ("2.1", "2.2"))]
+)
 def test_an_adopted_base_of_each_file_version_keeps_all_values(tmp_path: Path, version: str) -> None:
     kinds = [INSIDE[inside](kind) for inside in INSIDE for kind in kept(inside)]
     columns = [column for column in declared(columns_of(kinds)) if refusal(column, file_version=version) is None]
