@@ -14,8 +14,8 @@ import pyarrow as pa
 import pytest
 
 import lancelsm
+from lancelsm.compaction import background, maintenance
 from lancelsm.compaction import indexes as maintained
-from lancelsm.compaction import maintenance
 from lancelsm.dataset import indexes as stored
 from lancelsm.errors import Contended, Invalid
 from lancelsm.read.index_status import IndexStatus, promise_problem, read_index_statuses
@@ -349,6 +349,64 @@ def test_an_index_that_is_replaced_is_not_promised_before_generations_have_the_n
     assert promised(table) == set()
     maintenance.optimize_table(table._handle)
     assert promised(table) == {"vec_idx"}
+
+
+WRONG: list[dict[str, Any]] = [
+    {"metric": "far"},
+    {"num_partitions": -1},
+    {"num_partitions": 2**70},
+    {"num_sub_vectors": 0},
+    {"kind": "IVF_X"},
+    {"kind": "INVERTED"},
+    {"kind": "INVERTED", "column": "text", "language": "Klingon"},
+    {"column": "nope"},
+]
+
+
+def test_a_replacement_with_a_wrong_option_changes_nothing(tmp_path: Path) -> None:
+    table = indexed(tmp_path)
+    before = table.status().base_version
+
+    for options in WRONG:
+        with pytest.raises(Invalid):
+            table.create_index(**{"column": "vec", "kind": "IVF_FLAT", "name": "vec_idx", "replace": True, **options})
+
+        assert table.status().base_version == before, options
+
+
+def test_an_index_is_maintained_again_if_its_replacement_does_not_fit_the_rows(tmp_path: Path) -> None:
+    table = indexed(tmp_path)
+
+    with pytest.raises(Invalid, match="sample_rate"):  # Lance looks at this option once it has rows
+        table.create_index("vec", kind="IVF_FLAT", replace=True, num_partitions=1, sample_rate=0)
+
+    assert promised(table) == {"vec_idx", "text_idx"}
+    assert indexes_of(table.uri)["vec_idx"] == "IVF_FLAT"
+    assert problem_of(table) == ""
+
+
+@pytest.mark.parametrize("step", ["write_wanted", "_require", "build_generation"])
+def test_a_run_finishes_an_interrupted_creation_once(tmp_path: Path, step: str) -> None:
+    table = create(tmp_path)
+    table.upsert(rows(range(10), version=1))
+    table.flush()
+    with crash_at(step, 1), pytest.raises(Crash):
+        table.create_index("vec", kind="IVF_FLAT", num_partitions=1)
+    ages = background._Ages()
+    busy = replace(table._handle.settings, merge_generations=99)
+    handle = replace(table._handle, config=replace(table._handle.config, settings=busy))
+
+    def tick() -> int:
+        background._round(handle, ages, background.Ran(), everything=False, engine="inprocess")
+        return table.status().base_version
+
+    version = tick()
+
+    assert promised(table) == {"vec_idx"}
+    assert problem_of(table) == ""
+    with mock.patch.object(background, "finish_indexes") as again:
+        assert [tick(), tick()] == [version, version]
+    assert again.call_count == 1, "the indexes changed once, and were looked at again"
 
 
 @pytest.mark.parametrize("step", ["write_wanted", "write_promise", "drop_base_index"])

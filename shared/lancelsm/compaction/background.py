@@ -10,8 +10,9 @@ from dataclasses import dataclass, replace
 
 from lancelsm.common.layout import RegionId
 from lancelsm.common.settings import Settings
-from lancelsm.compaction.maintenance import Engine, flush_region, merge_table, optimize_table
+from lancelsm.compaction.maintenance import Engine, finish_indexes, flush_region, merge_table, optimize_table
 from lancelsm.errors import Ambiguous, Contended, Unavailable
+from lancelsm.read.index_status import IndexStatus
 from lancelsm.read.status import RegionStatus, read_status
 from lancelsm.region.catalog import regions
 from lancelsm.region.handle import TableHandle
@@ -30,9 +31,10 @@ class Ran:
 
 
 class _Ages:
-    """How long this runner has seen each value unchanged."""
+    """How long this runner has seen each value unchanged, and for which indexes it looked for unfinished work."""
 
     def __init__(self) -> None:
+        self.indexes: tuple[IndexStatus, ...] | None = None
         self._seen: dict[tuple[str, RegionId], tuple[int, float]] = {}
 
     def seconds(self, name: str, region: RegionId, value: int, now: float) -> float:
@@ -44,7 +46,7 @@ class _Ages:
 
 
 def run(handle: TableHandle, *, until_idle: bool = True, engine: Engine = "auto") -> Ran:
-    """Flush, merge and optimize a table.
+    """Flush, merge and optimize a table. Finish indexes whose creation or drop was interrupted.
 
     Args:
         until_idle: True: do everything that can be done, due or not, then return. False: do what is due by the table's
@@ -76,7 +78,8 @@ def _round(handle: TableHandle, ages: _Ages, done: Ran, *, everything: bool, eng
         if status.wal_rows and (everything or _flush_is_due(status, handle.settings, ages, now)):
             made = flush_region(handle, located[status.region])
             done = replace(done, generations=done.generations + len(made))
-    pending = [status for status in read_status(handle).regions if status.generations]
+    after = read_status(handle)
+    pending = [status for status in after.regions if status.generations]
     if any(everything or _merge_is_due(status, handle.settings, ages, now) for status in pending):
         merged = merge_table(handle, engine=engine)
         optimized = optimize_table(handle)
@@ -86,6 +89,9 @@ def _round(handle: TableHandle, ages: _Ages, done: Ran, *, everything: bool, eng
             merged_generations=done.merged_generations + merged.generations,
             compactions=done.compactions + bool(optimized.fragments_removed),
         )
+    elif ages.indexes != after.indexes:
+        ages.indexes = after.indexes
+        finish_indexes(handle)
     return done
 
 

@@ -35,7 +35,13 @@ from lancelsm.dataset.indexes import IndexState, Promise, WantedIndex, WantedLis
 from lancelsm.dataset.optimize import extend_indexes
 from lancelsm.errors import Contended, Invalid, error_context
 from lancelsm.objects.filesum import sum_indexes
-from lancelsm.read.index_status import SEARCHED_BY_LANCE, IndexStatus, is_indexed, read_index_statuses
+from lancelsm.read.index_status import (
+    SEARCHED_BY_LANCE,
+    IndexStatus,
+    is_indexed,
+    promise_problem,
+    read_index_statuses,
+)
 from lancelsm.region import manifest as manifests
 from lancelsm.region.catalog import Region, regions, with_heads
 from lancelsm.region.compare_and_swap import commit, newest
@@ -58,15 +64,26 @@ def create_index(
     options: Mapping[str, Any] | None = None,
 ) -> IndexStatus:
     """Create an index on the base and on every generation; see `Table.create_index`."""
+    options = options or {}
     with error_context(table=handle.context.uri), lease(handle.context, INDEXES):
+        schema, uri = handle.read_base().schema, handle.context.uri
+        stored.check_index(schema, column=column, kind=kind, name=name, options=options, table=uri)
         _promise(handle, lambda found: replace(found, every=False))
         if replace_existing:
             _leave(handle, name or stored.default_name(column), IndexState.LEAVING)
             _finish_leaving(handle)
-        base = handle.read_base()
-        made = stored.build_index(
-            base, column=column, kind=kind, name=name, replace_existing=replace_existing, options=options or {}
-        )
+        try:
+            made = stored.build_index(
+                handle.read_base(),
+                column=column,
+                kind=kind,
+                name=name,
+                replace_existing=replace_existing,
+                options=options,
+            )
+        except Invalid:  # an option that does not fit the rows; the index that was to be replaced is still there
+            maintain_indexes(handle)
+            raise
         maintain_indexes(handle)
         for found in index_statuses(handle):
             if found.name == made:
@@ -129,6 +146,23 @@ def maintain_indexes(handle: TableHandle) -> bool:
         if (done := _keep_promise(handle, wanted)) is not None:
             return changed or done
     raise _contended()
+
+
+def unfinished(handle: TableHandle) -> bool:
+    """Return whether the creation or the drop of an index was interrupted, so that `maintain_indexes` has to finish it.
+
+    Raises: `Corrupt` or `Unavailable`, like `maintain_indexes`.
+    """
+    base = handle.read_base()
+    wanted = stored.wanted_list(base)
+    if not wanted.indexes and not stored.base_indexes(base):
+        return False
+    if any(one.state is not IndexState.WANTED for one in wanted.indexes):
+        return True
+    if {one.name for one in wanted.indexes} != {one.name for one in _desired(base, wanted)}:
+        return True
+    manifests_read = [manifest for _, manifest in _manifests(handle)]
+    return promise_problem(base, manifests_read, objects=handle.context.objects) != ""
 
 
 def index_key(handle: TableHandle) -> bool:

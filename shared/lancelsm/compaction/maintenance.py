@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
@@ -13,7 +13,15 @@ from lancelsm.common.room import Room
 from lancelsm.common.settings import Settings
 from lancelsm.compaction.flush import Stored, Write, flush
 from lancelsm.compaction.fold import FoldedRows
-from lancelsm.compaction.indexes import INDEXES, build_generation, extend, index_key, maintain_indexes, raise_number
+from lancelsm.compaction.indexes import (
+    INDEXES,
+    build_generation,
+    extend,
+    index_key,
+    maintain_indexes,
+    raise_number,
+    unfinished,
+)
 from lancelsm.compaction.inprocess import InProcess
 from lancelsm.compaction.merge import Merged, merge_generations
 from lancelsm.compaction.optimize import Optimized, optimize_base
@@ -22,7 +30,7 @@ from lancelsm.compaction.runner import TaskRunner
 from lancelsm.dataset.base_table import BaseTable
 from lancelsm.dataset.generation import check_generation, write_generation
 from lancelsm.dataset.indexes import wanted_list
-from lancelsm.errors import Corrupt, Invalid, error_context
+from lancelsm.errors import Contended, Corrupt, Invalid, error_context
 from lancelsm.objects.filesum import sum_files
 from lancelsm.objects.open import local_path
 from lancelsm.read.problems import warn_of_problems
@@ -208,6 +216,17 @@ def optimize_table(handle: TableHandle) -> Optimized:
             storage_options=handle.storage_options,
         )
     return replace(done, indexes_extended=done.indexes_extended or indexed)
+
+
+def finish_indexes(handle: TableHandle) -> None:
+    """Finish indexes whose creation or drop was interrupted; do nothing if another process maintains them.
+
+    Raises: `Corrupt` or `Unavailable`, like `compaction.indexes.maintain_indexes`.
+    """
+    with suppress(Contended):
+        if unfinished(handle):
+            with lease(handle.context, INDEXES):
+                maintain_indexes(handle)
 
 
 def _writing(handle: TableHandle, base: BaseTable) -> Write:

@@ -34,7 +34,7 @@ from lancelsm.dataset.base_table import MEM_WAL_INDEX, BaseTable, open_dataset
 from lancelsm.dataset.durable import make_durable
 from lancelsm.dataset.merged_generations import read_details
 from lancelsm.dataset.native import native_errors, read_errors
-from lancelsm.errors import Contended, Corrupt, Invalid
+from lancelsm.errors import Contended, Corrupt, Invalid, LsmError
 from lancelsm.objects import ObjectStore
 from lancelsm.record.schema import TableSchema, unknown_column
 
@@ -46,6 +46,7 @@ _TEXT = ("INVERTED", "FTS")
 _INVERTED, _BTREE = "INVERTED", "BTREE"
 _DETAILS = "/lance.table.MemWalIndexDetails"
 _LANCE_PREFIX = "__"
+_CHECK = "Check kind, column and options"
 
 
 class IndexState(StrEnum):
@@ -209,9 +210,18 @@ def check_index(
     """
     chosen = _checked_name(schema, column, name, table=table)
     only = schema.columns.field(column)
-    with _building(f"the index {chosen!r} can't be built", table=table):
+    with _on_no_rows(), _building(f"the index {chosen!r} can't be built", table=table):
         dataset = lance.write_dataset(pa.schema([pa.field(column, only.type)]).empty_table(), "memory://check")
         _build(dataset, column=column, kind=kind.upper(), name=chosen, options=options)
+
+
+@contextmanager
+def _on_no_rows() -> Iterator[None]:
+    """Nothing can be damaged if there are no rows: what Lance takes for damage is a wrong option."""
+    try:
+        yield
+    except Corrupt as error:
+        raise Invalid(error.message, remedy=_CHECK, table=str(error.where.get("table"))) from error.__cause__
 
 
 def _checked_name(schema: TableSchema, column: str, name: str | None, *, table: str) -> str:
@@ -259,10 +269,12 @@ def _building(doing: str, *, table: str) -> Iterator[None]:
     try:
         with native_errors(doing, table=table):
             yield
-    # Lance checks an option where it uses it: a wrong one raises any of these.
-    except (TypeError, KeyError, ValueError, NotImplementedError, AttributeError, RuntimeError) as cause:
+    except (LsmError, ConnectionError, MemoryError):
+        raise
+    # Lance checks an option where it uses it: a wrong one raises any other error of Python.
+    except Exception as cause:
         text = " ".join(str(part) for part in cause.args) or type(cause).__name__
-        raise Invalid(f"{doing}: {text}", remedy="Check kind, column and options", table=table) from cause
+        raise Invalid(f"{doing}: {text}", remedy=_CHECK, table=table) from cause
 
 
 def drop_base_index(base: BaseTable, name: str) -> None:
