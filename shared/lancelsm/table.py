@@ -363,6 +363,7 @@ class Table:
 
     # Maintenance
 
+    @checked
     def flush(self) -> list[Flushed]:
         """Flush the log of every region into generations: all rows acknowledged before the call leave the log.
 
@@ -450,6 +451,7 @@ class Table:
         self._check_writable()
         drop_index(self._handle, name)
 
+    @checked
     def list_indices(self) -> list[IndexStatus]:
         """List the indexes by name, with the rows that a search reads without them.
 
@@ -517,6 +519,7 @@ class Table:
         self._check_writable()
         return create_snapshot(self._handle, name, ttl_seconds=self._time_to_live(ttl))
 
+    @checked
     def snapshots(self) -> list[Pin]:
         """List every snapshot by name, including expired ones that no collection has removed yet."""
         return list_snapshots(self._context)
@@ -604,6 +607,7 @@ class Table:
         only = None if regions is None else [self.region(one).id for one in regions]
         return Changes(self._context, self._schema, start=start, cursor=cursor, only=only, follow=follow, limit=limit)
 
+    @checked
     def cursors(self) -> list[Pin]:
         """List every cursor by name."""
         return list_cursors(self._context)
@@ -640,6 +644,7 @@ class Table:
 
     # Regions
 
+    @checked
     def status(self) -> TableStatus:
         """Read heads, lag and counters of every region, the progress of every index, and what other tools did.
 
@@ -649,6 +654,7 @@ class Table:
         """
         return full_status(self._handle)
 
+    @checked
     def regions(self) -> list[Region]:
         """List every region in the catalog."""
         return regions(self._context)

@@ -17,6 +17,7 @@ from itertools import zip_longest
 from types import FrameType
 from typing import Any
 
+from lancelsm.common.panics import panics_as_errors
 from lancelsm.errors import LsmError, Unavailable
 
 _CLOSED = 141  # the exit code that a shell reports for a program ended by SIGPIPE
@@ -131,7 +132,8 @@ def _execute(arguments: list[str]) -> int:
         for number, argument in enumerate(arguments, start=1):
             if not argument.isascii() and any("\ud800" <= character <= "\udfff" for character in argument):
                 raise typer.BadParameter(f"argument {number} is not UTF-8: {argument!a}")
-        code = int(app(arguments, prog_name="lancelsm", standalone_mode=False) or 0)
+        with panics_as_errors():
+            code = int(app(arguments, prog_name="lancelsm", standalone_mode=False) or 0)
         sys.stdout.flush()
         return code
     except typer.Abort:

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, ParamSpec, TypeVar, Union
 
+from lancelsm.common.panics import panics_as_errors
 from lancelsm.common.shown import shown
 from lancelsm.errors import Invalid
 
@@ -34,7 +35,7 @@ class _Refused(Exception):
 
 
 def checked(function: Callable[P, T]) -> Callable[P, T]:
-    """Decorate a public call: `Invalid` for an argument that does not fit its annotation.
+    """Decorate a public call: `Invalid` for an argument that does not fit its annotation, `Corrupt` for a panic.
 
     Checked are text, numbers, flags, literals, paths, classes, and sequences and mappings of these; `Any` and callables
     are not, nor is what `Annotated` marks. A wrong number of arguments is a `TypeError`, as everywhere in Python.
@@ -63,7 +64,8 @@ def checked(function: Callable[P, T]) -> Callable[P, T]:
             if names[0] == "self" and hasattr(given[0], "uri"):
                 error.where = {"table": given[0].uri, **error.where}
             raise
-        return function(*given, **kwargs)
+        with panics_as_errors():
+            return function(*given, **kwargs)
 
     return call
 

@@ -18,6 +18,7 @@ from typing import Final
 import lance
 import pyarrow as pa
 
+from lancelsm.common.panics import is_panic
 from lancelsm.dataset.condition_tokens import Kind, Token, read_tokens, refused
 from lancelsm.dataset.literals import literals
 from lancelsm.dataset.native import invalid_condition, read_errors, text_of
@@ -262,7 +263,9 @@ def _problem(sql: str, columns: pa.Schema) -> str:
     try:
         # Each handle has its own store in memory, which is freed with the handle.
         lance.write_dataset(plain.empty_table(), "memory://plan").scanner(filter=sql).explain_plan()
-    except (OSError, ValueError, RuntimeError) as cause:
+    except BaseException as cause:
+        if not isinstance(cause, (OSError, ValueError, RuntimeError)) and not is_panic(cause):
+            raise
         # Lance's text repeats the whole statement, and lists its own row numbers among the columns.
         problem = re.sub(r"^.*SELECT 1 FROM t WHERE .* \((sql parser error: .*)\)$", r"\1", text_of(cause))
         return re.sub(rf", (?:{'|'.join(_OF_LANCE)})\b", "", problem)

@@ -15,6 +15,7 @@ import pyarrow as pa
 from lance.commit import CommitConflictError
 
 from lancelsm.common.full_disk import no_room, says_full
+from lancelsm.common.panics import is_panic
 from lancelsm.errors import Contended, Corrupt, Invalid, LsmError, Unavailable
 from lancelsm.record.batches import without_slices
 
@@ -95,7 +96,7 @@ def native_errors(doing: str, *, reading: Carried | None = None, **where: str) -
             raise
         raise error from cause
     except BaseException as cause:
-        if not _is_panic(cause):
+        if not is_panic(cause):
             raise
         raise _corrupt(f"{doing}: {cause}", **where) from cause
 
@@ -122,7 +123,7 @@ def read_errors(doing: str, *, condition: str | None = None, **where: str) -> It
             error = invalid_condition(condition, text_of(cause), **where)
         raise error from cause
     except BaseException as cause:
-        if not _is_panic(cause):
+        if not is_panic(cause):
             raise
         raise _corrupt(f"{doing}: {cause}", **where) from cause
 
@@ -182,11 +183,6 @@ def invalid_condition(condition: str, problem: str, *, remedy: str = "", **where
 def text_of(cause: BaseException) -> str:
     """Return the text of an error of Lance in one line, without positions in its source code."""
     return " ".join(_SOURCE.sub("", str(cause)).split("\n")).strip() or type(cause).__name__
-
-
-def _is_panic(cause: BaseException) -> bool:
-    """Return whether Lance's Rust code panicked, usually because of damaged bytes."""
-    return type(cause).__name__ == "PanicException"
 
 
 def _corrupt(reason: str, **where: str) -> Corrupt:

@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, fields
 from typing import Any, Literal, Protocol, TypeVar, get_args, get_origin
 
+from lancelsm.common.panics import panics_as_errors
 from lancelsm.common.settings import resolve
 from lancelsm.common.shown import did_you_mean, shown
 from lancelsm.errors import Invalid, LsmError
@@ -81,7 +82,8 @@ def function(work: Callable[[Document, FunctionCall], Document]) -> Callable[[Do
         call = FunctionCall(id=context.aws_request_id, seconds=max(_SHORTEST_SECONDS, left), telemetry=telemetry)
         with telemetry.invocation(call.id):
             try:
-                return work(event, call)
+                with panics_as_errors():
+                    return work(event, call)
             except LsmError as error:
                 telemetry.failed(error)
                 raise _runtime_error(error) from error
