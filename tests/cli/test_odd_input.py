@@ -24,6 +24,7 @@ INTERRUPTED = """
 import os, signal, sys
 from lancelsm.cli import main
 from lancelsm.common.layout import CONFIG
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell ignores it for processes in the background
 left = int(sys.argv.pop(1))
 def count(frame, event, argument):
     global left
