@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -17,6 +18,7 @@ from lancelsm.common.checked import checked
 from lancelsm.common.committed import Committed
 from lancelsm.common.duration import time_to_live
 from lancelsm.common.settings import Settings
+from lancelsm.common.trace import NO_TRACE, Trace
 from lancelsm.compaction.background import Ran, run
 from lancelsm.compaction.indexes import create_index, drop_index, index_statuses
 from lancelsm.compaction.maintenance import Engine, Flushed, flush_table, merge_table
@@ -40,6 +42,7 @@ from lancelsm.history.snapshot import (
     snapshot_view,
 )
 from lancelsm.read import reader
+from lancelsm.read.explain import Explanation, ReadTrace, counted, skipped_regions
 from lancelsm.read.for_lance import for_lance
 from lancelsm.read.freshness import Consistency, read_staleness
 from lancelsm.read.index_status import IndexStatus
@@ -75,17 +78,25 @@ class Table:
     snapshot and refuses writes.
     """
 
-    def __init__(self, handle: TableHandle, *, owner: str | None = None, at: Pin | None = None) -> None:
+    def __init__(
+        self,
+        handle: TableHandle,
+        *,
+        owner: str | None = None,
+        at: Pin | None = None,
+        views: ViewCache | None = None,
+        trace: Trace = NO_TRACE,
+    ) -> None:
         self._handle = handle
         self._owner = owner or handle.config.owner
         self._at = at
         self._lock = threading.Lock()
         self._writers: RegionWriters | None = None
-        self._kept = BoundedCache(handle.settings.view_cache_bytes)
-        self._views = ViewCache(
+        self._trace = trace
+        self._views = views or ViewCache(
             handle.context,
             handle.read_keyed_base,
-            kept=self._kept,
+            kept=BoundedCache(handle.settings.view_cache_bytes),
             keep_seconds=handle.settings.collect_interval_seconds / 2,
         )
 
@@ -224,7 +235,16 @@ class Table:
 
         def read(view: View) -> Rows:
             needed, _ = pruned_view(view, where, self.config)
-            stream = reader.scan(needed, uri=self.uri, columns=columns, where=where, limit=limit, kept=self._kept)
+            self._trace.viewed(needed)
+            stream = reader.scan(
+                needed,
+                uri=self.uri,
+                columns=columns,
+                where=where,
+                limit=limit,
+                kept=self._views.kept,
+                trace=self._trace,
+            )
             return Rows(with_first_batch(stream if self._at is None else self._explain_missing(stream, self._at)))
 
         staleness = self._staleness(consistency, max_staleness)
@@ -257,7 +277,7 @@ class Table:
         if wanted.num_rows == 0:
             return self.scan(columns=columns, limit=0).to_arrow()
         return self._read_with_retry(
-            lambda view: reader.get(view, wanted, uri=self.uri, columns=columns),
+            lambda view: reader.get(view, wanted, uri=self.uri, columns=columns, trace=self._trace),
             lambda: self._regions_of(wanted),
             max_staleness=staleness,
         )
@@ -332,6 +352,74 @@ class Table:
         )
         table = self if at is None else self.at(at)
         return table._search(request, max_staleness=table._staleness(consistency, max_staleness))
+
+    @checked
+    def explain(
+        self,
+        keys: Any = None,
+        *,
+        columns: Sequence[str] | None = None,
+        where: str | None = None,
+        limit: int | None = None,
+        consistency: Consistency = "strong",
+        max_staleness: float | None = None,
+        vector: Any = None,
+        text: Any = None,
+        column: str | None = None,
+        text_columns: Sequence[str] | None = None,
+        k: int | None = None,
+        metric: str | None = None,
+        nprobes: int | None = None,
+        refine_factor: int | None = None,
+    ) -> Explanation:
+        """Do a read and explain it: its levels, what it left out, the indexes, and what it cost. Print it to see it.
+
+        The read is a `get` if there are keys, a `search` if there is a vector or a text, else a `scan`. All its rows
+        are read, and counted. It uses what this object has read before, as the same read would.
+
+        Raises: the same errors as `scan`, `get` or `search`; also `Invalid`: an argument is none of that read.
+        """
+        of_search = {
+            "vector": vector,
+            "text": text,
+            "column": column,
+            "text_columns": text_columns,
+            "k": k,
+            "metric": metric,
+            "nprobes": nprobes,
+            "refine_factor": refine_factor,
+        }
+        search = {name: value for name, value in of_search.items() if value is not None}
+        trace = ReadTrace(self._context.clock)
+        context = counted(self._context, trace)
+        handle = replace(self._handle, context=context)
+        table = Table(
+            handle,
+            owner=self._owner,
+            at=self._at,
+            views=self._views.traced(context, handle.read_keyed_base, trace),
+            trace=trace,
+        )
+        if self.config.regions is not None:
+            table._target = replace(self._target, context=context, directory=self._target.directory.within(context))
+        options: dict[str, Any] = {"columns": columns, "consistency": consistency, "max_staleness": max_staleness}
+        if keys is not None:
+            refused = {"where": where, "limit": limit, **search}
+            self._refuse_arguments("get", {name for name, value in refused.items() if value is not None})
+            rows = table.get(keys, **options).num_rows
+        elif search:
+            self._refuse_arguments("search", set() if limit is None else {"limit"})
+            rows = table.search(where=where, **options, **search).to_arrow().num_rows
+        else:
+            rows = sum(batch.num_rows for batch in table.scan(where=where, limit=limit, **options))
+        listed = self.regions()
+        return trace.explanation(
+            rows=rows,
+            skipped_regions=skipped_regions(
+                listed, trace.view, where=where, by_key=keys is not None, config=self.config
+            ),
+            objects=self._context.objects,
+        )
 
     @checked
     def lance_snapshot(self, *, index: str | None = None) -> LanceSnapshot:
@@ -706,6 +794,10 @@ class Table:
         assert self._at is not None, "only a snapshot has one view"
         return snapshot_view(self._handle, self._at)
 
+    def _refuse_arguments(self, read: str, names: Collection[str]) -> None:
+        if names:
+            raise Invalid(f"{read} has no argument {min(names)}", table=self.uri, field=min(names))
+
     def _check_writable(self) -> None:
         if self._at is not None:
             raise Invalid(
@@ -725,7 +817,10 @@ class Table:
 
         def read(view: View) -> Rows:
             needed, _ = pruned_view(view, where, self.config)
-            return Rows(search(Prepared.of(needed, self._kept, uri=self.uri), request, uri=self.uri).to_reader())
+            self._trace.viewed(needed)
+            prepared = Prepared.of(needed, self._views.kept, uri=self.uri, trace=self._trace)
+            with self._trace.step("search"):
+                return Rows(search(prepared, request, uri=self.uri, trace=self._trace).to_reader())
 
         list_regions, select = regions_for(where, context=self._context, config=self.config)
         return self._read_with_retry(read, list_regions, select=select, max_staleness=max_staleness)
@@ -792,12 +887,15 @@ class Table:
         if self._at is not None:
             check_readable(self._context, self._at)
             with error_context(table=self.uri, snapshot=self._at.name), snapshot_errors(self._context, self._at):
+                self._trace.viewed(self._pinned)
                 return read(self._pinned)  # guard: read of a snapshot takes no newer view
         with error_context(table=self.uri):
             view = None
-            if max_staleness is not None:
-                view = self._views.recent(list_regions, select=select, max_staleness=max_staleness)
-            view = view or self._views.take(list_regions, select=select)
+            with self._trace.step("view"):
+                if max_staleness is not None:
+                    view = self._views.recent(list_regions, select=select, max_staleness=max_staleness)
+                view = view or self._views.take(list_regions, select=select)
+            self._trace.viewed(view)
             try:
                 return read(view)
             except Corrupt:  # guard: reader takes a new view after a collection

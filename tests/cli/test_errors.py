@@ -82,6 +82,7 @@ def test_a_write_to_a_region_of_another_owner_is_fenced_and_a_damaged_log_is_cor
         ("delete", "t", "--key", "1", "--where", "true"),
         ("write", "t"),
         ("scan", "t", "--count", "--to", "x.csv"),
+        ("scan", "t", "--explain", "--to", "x.csv"),
         ("scan", "t", "--storage-option", "region"),
         ("init", "t", "--schema", "x.csv", "--primary-key", "a", "--set", "flush_rows"),
     ],

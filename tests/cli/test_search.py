@@ -24,6 +24,21 @@ def test_indexes_are_created_listed_used_and_dropped(tmp_path: Path, as_json: Js
     assert [one["name"] for one in as_json("index", "list", table.uri)["indexes"]] == ["vec_idx"]
 
 
+def test_reads_are_explained_instead_of_printed(tmp_path: Path, run: Run, as_json: Json) -> None:
+    table = create(tmp_path)
+    table.upsert(rows([7], version=1))
+
+    scanned = as_json("scan", table.uri, "--explain", "--where", "id = 7")
+    counted = as_json("scan", table.uri, "--explain", "--count")
+    looked_up = as_json("get", table.uri, "--explain", "--key", "7")
+    searched = run("search", table.uri, "--explain", "--vector", json.dumps(vector(7)), "--k", "2")
+
+    assert scanned["rows"] == looked_up["rows"] == 1
+    assert counted["rows"] == table.scan().to_arrow().num_rows
+    assert looked_up["levels"][0]["rows"] == 1
+    assert searched.out.startswith("2 rows, from version ")
+
+
 def test_init_creates_indexes(tmp_path: Path, as_json: Json, run: Run) -> None:
     location, file = tmp_path / "t", tmp_path / "rows.ndjson"
     file.write_text(lines({"id": 1, "text": "red"}))

@@ -89,9 +89,10 @@ def old_base(path: Path) -> None:
     """A region with recent rows and a base that is too old are no recent view."""
     held = Held(path)
     held.clock.advance(100)
-    held.table._views._base, kept = None, held.table._views._base
+    newest = held.table._views._newest
+    newest.base, kept = None, newest.base
     held.get(0)
-    held.table._views._base = kept
+    newest.base = kept
     rows = pa.table([[2], [7]], schema=lance.dataset(held.writing.uri).schema)
     lance.write_dataset(rows, held.writing.uri, mode="append")
     assert held.get(2, consistency="eventual", max_staleness=50) == {2: 7}

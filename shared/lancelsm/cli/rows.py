@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lancelsm.cli.arguments import At, Uri
+from lancelsm.cli.arguments import At, Explain, Uri
 from lancelsm.cli.process import without_numpy
 from lancelsm.cli.session import Session, command, names
 from lancelsm.errors import error_context
@@ -82,7 +82,7 @@ def delete(
 
 
 @command(commands, "scan", example="""lancelsm scan orders --columns id,state --where "state = 'paid'" --to paid.csv""")
-def scan(
+def scan(  # noqa: PLR0917 - one for each option
     session: Session,
     uri: Uri,
     columns: Annotated[str | None, typer.Option(metavar="A[,B]", help="Columns, in this order; default all.")] = None,
@@ -93,13 +93,16 @@ def scan(
         str | None, typer.Option(metavar="FILE", help="Write to a file; the suffix is .parquet .csv .ndjson or .arrow.")
     ] = None,
     at: At = None,
+    explain: Explain = False,
 ) -> None:
     """Read every live row, as of now or as of a snapshot.
 
     A terminal shows the first 50 rows unless --limit is given. In a pipe all rows are printed, separated by tabs.
 
     As JSON: one object per row. Values that JSON lacks are text: ISO 8601 times, decimals, base64 for binary, "NaN",
-    "Infinity", "-Infinity". With --count {"count"}, with --to {"file", "rows"}.
+    "Infinity", "-Infinity". With --count {"count"}, with --to {"file", "rows"}, with --explain
+    {"rows", "base_version", "levels", "skipped_regions", "skipped_levels", "indexes", "rows_without_index", "requests",
+    "steps"}.
     """
     from lancelsm.cli.output import show_rows
     from lancelsm.cli.text import counted
@@ -108,7 +111,13 @@ def scan(
 
     if count and to is not None:
         raise typer.BadParameter("--count and --to exclude each other")
+    if explain and to is not None:
+        raise typer.BadParameter("--explain and --to exclude each other")
     table = session.open(uri, at=at)
+    if explain:
+        read = names(columns) or (table.config.schema.primary_key if count else None)
+        session.explain(table.explain(columns=read, where=where, limit=limit))
+        return
     if count:
         number = count_rows(table, columns=names(columns), where=where, limit=limit)
         session.show({"count": number}, lambda: str(number))
@@ -123,10 +132,10 @@ def scan(
 
 
 @command(commands, "get", example="""lancelsm get orders --key '{"id": 7}'""")
-def get(session: Session, uri: Uri, key: _Key = None, at: At = None) -> None:
+def get(session: Session, uri: Uri, key: _Key = None, at: At = None, explain: Explain = False) -> None:
     """Look up one row by its key.
 
-    As JSON: the row, or null if there is no such row, which is no error.
+    As JSON: the row, or null if there is no such row, which is no error. With --explain as `scan`.
     """
     from lancelsm.cli.input import key_row
     from lancelsm.cli.text import facts
@@ -136,7 +145,11 @@ def get(session: Session, uri: Uri, key: _Key = None, at: At = None) -> None:
         raise typer.BadParameter("give the --key to look up")
     table = session.open(uri, at=at)
     with error_context(table=table.uri):
-        row = next(json_objects(table.get(key_row(table.config.schema, key))), None)
+        wanted = key_row(table.config.schema, key)
+        if explain:
+            session.explain(table.explain(wanted))
+            return
+        row = next(json_objects(table.get(wanted)), None)
     session.show(row, lambda: "No row has this key" if row is None else facts(row, absent="null"))
 
 

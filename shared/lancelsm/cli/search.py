@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from lancelsm.cli.arguments import At, Uri
+from lancelsm.cli.arguments import At, Explain, Uri
 from lancelsm.cli.session import Session, command, names
 
 commands = typer.Typer()
@@ -38,27 +38,32 @@ def search(  # noqa: PLR0917 - one for each option
     refine_factor: Annotated[int | None, typer.Option(min=1, metavar="N", help="Compare N times k rows "
                                                       "exactly.")] = None,
     at: At = None,
+    explain: Explain = False,
 ) -> None:  # fmt: skip
     """Find the best rows by vector, by text, or by both, as of now or as of a snapshot. Best row first.
 
-    As JSON: like `scan`, with "_distance" for a vector, "_score" for text, and "_relevance_score" too for both.
+    As JSON: like `scan`, with "_distance" for a vector, "_score" for text, and "_relevance_score" too for both. With
+    --explain as `scan`.
     """
     from lancelsm.cli.output import show_rows
 
     table = session.open(uri, at=at)
-    found = table.search(
-        vector=None if vector is None else _numbers(vector),
-        text=text,
-        column=column,
-        text_columns=names(text_columns),
-        k=k,
-        where=where,
-        columns=names(columns),
-        metric=metric,
-        nprobes=nprobes,
-        refine_factor=refine_factor,
-    )
-    show_rows(session, found, capped=False)
+    options: dict[str, Any] = {
+        "vector": None if vector is None else _numbers(vector),
+        "text": text,
+        "column": column,
+        "text_columns": names(text_columns),
+        "k": k,
+        "where": where,
+        "columns": names(columns),
+        "metric": metric,
+        "nprobes": nprobes,
+        "refine_factor": refine_factor,
+    }
+    if explain:
+        session.explain(table.explain(**options))
+        return
+    show_rows(session, table.search(**options), capped=False)
 
 
 def _numbers(given: str) -> Any:

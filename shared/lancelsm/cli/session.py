@@ -8,7 +8,7 @@ import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,6 +17,7 @@ import typer
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
+    from lancelsm.read.explain import Explanation
     from lancelsm.region.handle import TableHandle
     from lancelsm.table import Table
     from lancelsm.wal.log_writer import LogWriter
@@ -78,6 +79,10 @@ class Session:
             print(shown)
         else:
             console().print(shown)
+
+    def explain(self, explanation: Explanation) -> None:
+        """Print how a read was done."""
+        self.show(asdict(explanation), lambda: str(explanation))
 
     @contextmanager
     def working(self, activity: str) -> Iterator[None]:

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lancelsm.common.trace import NO_TRACE, Trace
 from lancelsm.dataset.base_table import BaseTable
 from lancelsm.dataset.conditions import Condition
 from lancelsm.dataset.damaged import naming_damage
@@ -19,7 +20,12 @@ from lancelsm.record.key import key_column
 
 
 def scan_base(
-    base: BaseTable, *, columns: Sequence[str], where: Condition | None = None, limit: int | None = None
+    base: BaseTable,
+    *,
+    columns: Sequence[str],
+    where: Condition | None = None,
+    limit: int | None = None,
+    trace: Trace = NO_TRACE,
 ) -> Iterator[pa.RecordBatch]:
     """Yield the live rows that match the condition, with these columns in this order.
 
@@ -29,16 +35,18 @@ def scan_base(
         Unavailable: the store did not answer.
     """
     with _errors(base, where):
-        for batch in base.dataset.scanner(
+        scanner = base.dataset.scanner(
             columns=scanned(base.dataset, columns),
             filter=where and where.sql,
             limit=limit,
             **scan_options(base.dataset, columns),
-        ).to_batches():
+        )
+        trace.planned(scanner.explain_plan)
+        for batch in scanner.to_batches():
             yield as_schema(batch, pa.schema([base.schema.columns.field(name) for name in batch.schema.names]))
 
 
-def rows_of_keys(base: BaseTable, keys: pa.Table, *, columns: Sequence[str]) -> pa.Table:
+def rows_of_keys(base: BaseTable, keys: pa.Table, *, columns: Sequence[str], trace: Trace = NO_TRACE) -> pa.Table:
     """Read the live rows with these keys, in no order. Uses an index if the base has one on a key column.
 
     Args:
@@ -52,7 +60,9 @@ def rows_of_keys(base: BaseTable, keys: pa.Table, *, columns: Sequence[str]) -> 
         f"`{name}` IN ({', '.join(literals(pc.unique(keys.column(name))))})" for name in keys.column_names
     )
     with _errors(base):
-        found: pa.Table = base.dataset.scanner(columns=scanned(base.dataset, columns), filter=wanted).to_table()
+        scanner = base.dataset.scanner(columns=scanned(base.dataset, columns), filter=wanted)
+        trace.planned(scanner.explain_plan)
+        found: pa.Table = scanner.to_table()
     # With several key columns, the condition also matches combinations that are not in `keys`.
     return found if keys.num_columns == 1 else found.filter(_among(found.select(keys.column_names), keys))
 

@@ -24,6 +24,7 @@ from lance.fragment import DataFile, FragmentMetadata, write_fragments
 from lancelsm.common.full_disk import means_full, no_room
 from lancelsm.common.layout import KEY_INDEX, LANCE_DIRECTORIES, MEM_WAL
 from lancelsm.common.setsum import Setsum
+from lancelsm.common.trace import NO_TRACE, Trace
 from lancelsm.dataset.bloom import BYTES, build_bloom, is_filterable, may_contain
 from lancelsm.dataset.conditions import Condition
 from lancelsm.dataset.durable import make_durable
@@ -134,6 +135,7 @@ def read_generation(
     where: Condition | None = None,
     row_bytes: int = 0,
     storage_options: StorageOptions = None,
+    trace: Trace = NO_TRACE,
 ) -> Iterator[pa.RecordBatch]:
     """Read the rows of a generation in stored form: the newest row of each key, with tombstones.
 
@@ -153,6 +155,7 @@ def read_generation(
     _check_links(uri)
     with read_errors("the generation can't be read", condition=where.text if where else None, object=uri):
         dataset = _open(uri, storage_options)
+        trace.reads(dataset)
         stored = stored_fields(dataset, schema.columns)
         names = _names(dataset, stored, wanted)
         scanner = dataset.scanner(
@@ -172,6 +175,7 @@ def lookup_generation(
     columns: Sequence[str] | None = None,
     bloom_setsum: Setsum | None = None,
     storage_options: StorageOptions = None,
+    trace: Trace = NO_TRACE,
 ) -> pa.Table:
     """Read the rows with these keys in stored form, in no order.
 
@@ -209,6 +213,7 @@ def lookup_generation(
         if found is not None and len(found) == 0:
             return wanted.empty_table()
         dataset = _open(uri, storage_options)
+        trace.reads(dataset)
         stored = stored_fields(dataset, schema.columns)
         if found is None:
             found = _scan_for(dataset, [stored[name].name for name in schema.primary_key], values)

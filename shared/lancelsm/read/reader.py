@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 
 from lancelsm.common.bounded_cache import BoundedCache
 from lancelsm.common.setsum import Setsum
+from lancelsm.common.trace import NO_TRACE, Trace
 from lancelsm.dataset.base_reads import rows_of_keys, scan_base
 from lancelsm.dataset.conditions import Condition, read_condition
 from lancelsm.dataset.generation import lookup_generation, read_generation
@@ -24,7 +25,7 @@ from lancelsm.dataset.key_lookup import ABSENT
 from lancelsm.errors import Invalid
 from lancelsm.read.newest import NewestLevels
 from lancelsm.read.tail import Tail
-from lancelsm.read.view import RegionView, View
+from lancelsm.read.view import RegionView, View, level_name
 from lancelsm.record.batches import gathered
 from lancelsm.record.casts import as_schema
 from lancelsm.record.key import key_column
@@ -33,6 +34,7 @@ from lancelsm.record.schema import TOMBSTONE, TableSchema, unknown_column
 _ROWS_AT_ONCE = 1 << 18  # many keys per lookup cost little more than a few
 _BYTES_AT_ONCE = 16 << 20
 _NOTHING_KEPT = BoundedCache(0)
+_ALL_FOUND = "newer levels have all keys"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +42,7 @@ class _Level:
     """One level above the base: a generation (path and setsum of its bloom filter), or the rows of the tail."""
 
     number: int  # newer levels of a region have higher numbers
+    name: str  # for people
     path: str | None = None
     bloom_setsum: Setsum | None = None
     row_bytes: int = 0
@@ -54,6 +57,7 @@ def scan(
     where: str | None = None,
     limit: int | None = None,
     kept: BoundedCache = _NOTHING_KEPT,
+    trace: Trace = NO_TRACE,
 ) -> pa.RecordBatchReader:
     """Stream the rows of a view.
 
@@ -63,6 +67,7 @@ def scan(
         where: SQL condition over the table's columns, in Lance's dialect: text in single quotes, names in backticks.
         limit: maximum number of rows.
         kept: keeps the newest level of each key, for the next scan of the same view.
+        trace: is told what the read does.
 
     Returns:
         Batches of these columns; rows in no order, each key once.
@@ -80,11 +85,14 @@ def scan(
         raise Invalid("the list of columns is empty", remedy="Name a column; to count rows, a key column", table=uri)
     condition = None if where is None else read_condition(where, columns=schema.columns, table=uri)
     out = pa.schema([schema.columns.field(name).remove_metadata() for name in names])
-    batches = _limited(_rows(view, uri=uri, columns=names, where=condition, limit=limit, kept=kept), limit)
+    rows = _rows(view, uri=uri, columns=names, where=condition, limit=limit, kept=kept, trace=trace)
+    batches = _limited(rows, limit)
     return pa.RecordBatchReader.from_batches(out, _shaped(batches, out))
 
 
-def get(view: View, keys: pa.Table, *, uri: str, columns: Sequence[str] | None = None) -> pa.Table:
+def get(
+    view: View, keys: pa.Table, *, uri: str, columns: Sequence[str] | None = None, trace: Trace = NO_TRACE
+) -> pa.Table:
     """Look up the live rows with these keys. Reads the newest level first, and older ones only for missing keys.
 
     Args:
@@ -102,23 +110,30 @@ def get(view: View, keys: pa.Table, *, uri: str, columns: Sequence[str] | None =
     for region in view.regions:
         for level in reversed(_levels(region)):  # guard: newest level is looked up first
             if missing.num_rows == 0:
-                break
+                trace.skipped(level.name, _ALL_FOUND)
+                continue
             if level.tail is not None:
-                rows = _from_tail(level.tail, missing, read)
+                with trace.step("log"):
+                    rows = _from_tail(level.tail, missing, read)
             else:
-                rows = lookup_generation(
-                    uri=f"{uri}/{level.path}",
-                    schema=schema,
-                    keys=missing,
-                    columns=read,
-                    bloom_setsum=level.bloom_setsum,
-                    storage_options=view.base.storage_options,
-                )
+                with trace.step("generations"):
+                    rows = lookup_generation(
+                        uri=f"{uri}/{level.path}",
+                        schema=schema,
+                        keys=missing,
+                        columns=read,
+                        bloom_setsum=level.bloom_setsum,
+                        storage_options=view.base.storage_options,
+                        trace=trace,
+                    )
             if rows.num_rows:
                 missing = missing.filter(pc.invert(_among(missing, rows, schema)))  # guard: found key is not looked up
                 found.append(rows.filter(pc.invert(rows.column(TOMBSTONE))))
     if missing.num_rows:
-        found.append(rows_of_keys(view.base, missing, columns=read))
+        with trace.step("base"):
+            found.append(rows_of_keys(view.base, missing, columns=read, trace=trace))
+    else:
+        trace.skipped("base", _ALL_FOUND)
     out = pa.schema([schema.columns.field(name).remove_metadata() for name in names])
     return pa.concat_tables([out.empty_table(), *(as_schema(rows.select(names), out) for rows in found)])
 
@@ -145,13 +160,15 @@ def _rows(
     where: Condition | None,
     limit: int | None,
     kept: BoundedCache,
+    trace: Trace,
 ) -> Iterator[pa.Table]:
     """Yield the live rows, with at least these columns."""
     schema = view.base.schema
     levels = [level for region in view.regions for level in _levels(region)]
     read = _with_key(schema, columns)
     if not levels:
-        yield from (pa.table(batch) for batch in scan_base(view.base, columns=columns, where=where, limit=limit))
+        rows = scan_base(view.base, columns=columns, where=where, limit=limit, trace=trace)
+        yield from trace.steps("base", map(pa.table, rows))
         return
     # A condition may use any column, so rows that it is applied to need all columns.
     wanted = schema.names if where is not None else read
@@ -163,32 +180,40 @@ def _rows(
 
     tails = [level.tail for level in levels if level.tail is not None]
     if limit is not None and where is None and sum(tail.live_rows for tail in tails) >= limit:
+        for level in levels:
+            if level.tail is None:
+                trace.skipped(level.name, "the log has enough rows")
         levels = [level for level in levels if level.tail is not None]
     # Generations are opened before the first row: a reader that a collection overtook can still take a new view then.
-    above = kept.get_or_make(
-        ("newest", view.identity, tuple(level.path for level in levels)),
-        lambda: NewestLevels.of(((level.number, _keys_of(view, level, uri=uri)) for level in levels), schema),
-        size=lambda made: made.nbytes,
-    )
+    with trace.step("keys above the base"):
+        above = kept.get_or_make(
+            ("newest", view.identity, tuple(level.path for level in levels)),
+            lambda: NewestLevels.of(
+                ((level.number, _keys_of(view, level, uri=uri, trace=trace)) for level in levels), schema
+            ),
+            size=lambda made: made.nbytes,
+        )
     for tail in tails:
-        for rows in _gathered(tail.rows(wanted), at_least):
+        for rows in trace.steps("log", _gathered(tail.rows(wanted), at_least)):
             yield live(rows, pc.invert(rows.column(TOMBSTONE)))
     for level in levels:
         if level.tail is None:
-            for rows in _gathered(_read(view, level, uri=uri, columns=wanted, where=where), at_least):
+            stored = _read(view, level, uri=uri, columns=wanted, where=where, trace=trace)
+            for rows in trace.steps("generations", _gathered(stored, at_least)):
                 alive = (
                     (above.level_of(rows) == level.number)  # guard: newer row hides a row of a generation
                     & ~rows.column(TOMBSTONE).to_numpy()
                 )
                 yield live(rows, pa.array(alive))
-    for rows in _gathered(scan_base(view.base, columns=read, where=where), at_least):
+    stored = scan_base(view.base, columns=read, where=where, trace=trace)
+    for rows in trace.steps("base", _gathered(stored, at_least)):
         yield rows.filter(pa.array(above.level_of(rows) == ABSENT))  # guard: newer row hides a row of the base
 
 
-def _keys_of(view: View, level: _Level, *, uri: str) -> pa.Table:
+def _keys_of(view: View, level: _Level, *, uri: str, trace: Trace) -> pa.Table:
     if level.tail is not None:
         return level.tail.keys
-    return pa.Table.from_batches(_read(view, level, uri=uri, columns=()), _key_schema(view.base.schema))
+    return pa.Table.from_batches(_read(view, level, uri=uri, columns=(), trace=trace), _key_schema(view.base.schema))
 
 
 def _levels(region: RegionView) -> list[_Level]:
@@ -196,6 +221,7 @@ def _levels(region: RegionView) -> list[_Level]:
     levels = [
         _Level(
             number=g.generation,
+            name=level_name(region.region, g.generation),
             path=region.path(g),
             bloom_setsum=g.folded.bloom_setsum if g.folded else None,
             row_bytes=(g.bytes or 0) // (g.rows or 1),
@@ -203,12 +229,14 @@ def _levels(region: RegionView) -> list[_Level]:
         for g in region.generations
     ]
     if region.tail.num_rows:
-        levels.append(_Level(number=region.manifest.current_generation, tail=region.tail))
+        levels.append(
+            _Level(number=region.manifest.current_generation, name=level_name(region.region, None), tail=region.tail)
+        )
     return levels
 
 
 def _read(
-    view: View, level: _Level, *, uri: str, columns: Sequence[str], where: Condition | None = None
+    view: View, level: _Level, *, uri: str, columns: Sequence[str], where: Condition | None = None, trace: Trace
 ) -> Iterator[pa.RecordBatch]:
     """Read a generation in stored form: these columns, the key, `_tombstone`. May skip rows that `where` excludes."""
     schema = view.base.schema
@@ -219,6 +247,7 @@ def _read(
         where=where,
         row_bytes=level.row_bytes,
         storage_options=view.base.storage_options,
+        trace=trace,
     )
 
 

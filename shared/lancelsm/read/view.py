@@ -52,6 +52,11 @@ class RegionView:
         return self if counter == self.counter else replace(self, counter=counter)
 
 
+def level_name(region: RegionId, generation: Generation | None) -> str:
+    """Return the name of a generation, or of a log, for people: with the start of the id of its region."""
+    return f"{region[:8]} log" if generation is None else f"{region[:8]} generation {generation}"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class View:
     """Base and regions at one moment."""

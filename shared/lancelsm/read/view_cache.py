@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 
 from lancelsm.common.bounded_cache import BoundedCache
 from lancelsm.common.layout import RegionId
+from lancelsm.common.trace import NO_TRACE, Trace
 from lancelsm.dataset.base_table import BaseTable, newest_version
 from lancelsm.read.view import Known, ReadBase, RegionView, View, mismatch, take_view
 from lancelsm.region.catalog import Region, TableContext
@@ -49,6 +50,15 @@ class _Listing:
     checked: float
 
 
+class _Newest:
+    """The newest base and listing that a read found."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.base: _Base | None = None
+        self.listing: _Listing | None = None
+
+
 class ViewCache:
     """The parts of the last views of one open table. Thread-safe.
 
@@ -56,16 +66,32 @@ class ViewCache:
         read_base: opens the newest version of the base.
         kept: bounds the memory; also keeps what reads derive from a view.
         keep_seconds: a part that was taken longer ago is read again.
+        trace: is told what is read of the base.
     """
 
-    def __init__(self, context: TableContext, read_base: ReadBase, *, kept: BoundedCache, keep_seconds: float) -> None:
+    def __init__(
+        self,
+        context: TableContext,
+        read_base: ReadBase,
+        *,
+        kept: BoundedCache,
+        keep_seconds: float,
+        trace: Trace = NO_TRACE,
+    ) -> None:
+        self.kept = kept
         self._context = context
         self._read_base = read_base
-        self._kept = kept
+        self._trace = trace
         self._keep_seconds = keep_seconds
-        self._lock = threading.Lock()
-        self._base: _Base | None = None
-        self._listing: _Listing | None = None
+        self._newest = _Newest()
+
+    def traced(self, context: TableContext, read_base: ReadBase, trace: Trace) -> ViewCache:
+        """Return a cache with the same parts, which reads with this context and tells the trace what it reads."""
+        found = ViewCache(context, read_base, kept=self.kept, keep_seconds=self._keep_seconds, trace=trace)
+        found._newest = self._newest
+        if self._newest.base is not None:
+            trace.reads(self._newest.base.table.dataset)
+        return found
 
     def take(self, list_regions: ListRegions, *, select: Select | None = None) -> View:
         """Take a view that has everything that was acknowledged before the call.
@@ -78,9 +104,9 @@ class ViewCache:
         """
         began = self._context.clock.monotonic()
         listing = _Catalog(list_regions, select)
-        base = self._base
+        base = self._newest.base
         if base is None or base.taken < began - self._keep_seconds:
-            view = take_view(self._context, listing.read, self._read_base)
+            view = take_view(self._context, listing.read, self._opened)
         else:
             view = self._take_known(listing, base.table, began)
         self._keep(view, listing, began)
@@ -92,7 +118,7 @@ class ViewCache:
         Args: the same as in `take`. Without `select`, the regions are listed.
         """
         oldest = self._context.clock.monotonic() - max_staleness
-        base, listing = self._base, self._listing
+        base, listing = self._newest.base, self._newest.listing
         if base is None or base.checked < oldest:  # guard: base of a recent view is recent
             return None
         if select is None:
@@ -113,17 +139,17 @@ class ViewCache:
 
     def forget(self) -> None:
         """Forget everything: the next view is read as a whole."""
-        with self._lock:
-            self._base = self._listing = None
-            self._kept.clear()
+        with self._newest.lock:
+            self._newest.base = self._newest.listing = None
+            self.kept.clear()
 
     def _take_known(self, listing: _Catalog, base: BaseTable, began: float) -> View:
         """Read what tells whether the parts are current, at once. Then read what they lack."""
-        expected = listing.expected(self._listing)
+        expected = [self._here(region) for region in listing.expected(self._newest.listing)]
         reads: list[Callable[[], object]] = [
             *([listing.read] if listing.costs else []),
             *(region.find_head for region in expected),
-            lambda: newest_version(base),
+            lambda: self._newest_version(base),
         ]
         found = self._context.each(lambda read: read(), reads)
         heads: dict[RegionId, Head | None] = dict(
@@ -146,13 +172,26 @@ class ViewCache:
             return view
 
         def newest_base() -> BaseTable:
-            return base if newest_version(base) == base.version else self._read_base()
+            return base if self._newest_version(base) == base.version else self._opened()
 
         views = {region: part.view for region, part in parts.items() if part.view is not None}
         return take_view(self._context, listing.again, newest_base, known=Known(heads=heads, parts=views))
 
+    def _here(self, region: Region) -> Region:
+        return region if region.context is self._context else replace(region, context=self._context)
+
+    def _newest_version(self, base: BaseTable) -> int:
+        self._trace.request("base.newest_version")
+        return newest_version(base)
+
+    def _opened(self) -> BaseTable:
+        self._trace.request("base.open")
+        base = self._read_base()
+        self._trace.reads(base.dataset)
+        return base
+
     def _part(self, region: RegionId) -> _Part | None:
-        found: _Part | None = self._kept.get(("part", region))
+        found: _Part | None = self.kept.get(("part", region))
         return found
 
     def _keep(self, view: View, listing: _Catalog, began: float) -> None:
@@ -162,13 +201,13 @@ class ViewCache:
             head = _decisive(one.end) if one is not None and isinstance(one.end, Head) else None
             taken = last.taken if last is not None and one is not None and _same_rows(last.view, one) else began
             part = _Part(head=head, view=one, base=view.base, taken=taken, checked=began)
-            self._kept.put(("part", region.id), part, size=0 if one is None else one.tail.nbytes)
-        with self._lock:
+            self.kept.put(("part", region.id), part, size=0 if one is None else one.tail.nbytes)
+        with self._newest.lock:
             if listing.whole is not None:
-                self._listing = _Listing(regions=listing.whole, checked=began)
-            last_base = self._base
+                self._newest.listing = _Listing(regions=listing.whole, checked=began)
+            last_base = self._newest.base
             taken = last_base.taken if last_base is not None and last_base.table is view.base else began
-            self._base = _Base(table=view.base, taken=taken, checked=began)
+            self._newest.base = _Base(table=view.base, taken=taken, checked=began)
 
 
 class _Catalog:

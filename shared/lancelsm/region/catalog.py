@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from lancelsm.common.clock import Budget, Clock, Ids
@@ -216,6 +216,12 @@ class Directory:
         self._context = context
         self._spec_id = spec_id
         self._regions: dict[RegionValues, Region] = {}
+
+    def within(self, context: TableContext) -> Directory:
+        """Return a directory that knows the same regions, and reads with another context."""
+        found = Directory(context, spec_id=self._spec_id)
+        found._regions = {values: replace(region, context=context) for values, region in self._regions.items()}
+        return found
 
     def named(self, values: RegionValues) -> Region:
         """Return the region with these values, whether it was created or not."""

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from lancelsm.common.trace import NO_TRACE, Trace
 from lancelsm.dataset.indexes import BaseIndex, base_indexes
 from lancelsm.dataset.key_lookup import ABSENT
 from lancelsm.dataset.search_reads import (
@@ -62,7 +63,7 @@ class Levels:
         return lists + int(self.tail.nbytes) + self.newest.nbytes
 
 
-def prepare(view: View, *, uri: str) -> Levels:
+def prepare(view: View, *, uri: str, trace: Trace = NO_TRACE) -> Levels:
     """Find the stale rows of every level.
 
     Raises:
@@ -80,6 +81,8 @@ def prepare(view: View, *, uri: str) -> Levels:
         for region in view.regions
         for one in region.generations
     ]
+    for level in opened:
+        trace.reads(level.dataset)
     keys = [_keys(level, schema) for level in opened]
     tails = pa.concat_tables(
         [schema.stored.empty_table(), *(part for region in view.regions for part in region.tail.in_order())]

@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from lancelsm.common.bounded_cache import BoundedCache
 from lancelsm.common.shown import shown
+from lancelsm.common.trace import NO_TRACE, Trace
 from lancelsm.dataset.search_reads import DISTANCE, SCORE
 from lancelsm.dataset.text_queries import QueryCheck
 from lancelsm.errors import Invalid
@@ -49,13 +50,14 @@ class Prepared:
         return QueryCheck(self.levels.schema, text_options(self.levels))
 
     @classmethod
-    def of(cls, view: View, kept: BoundedCache, *, uri: str) -> Prepared:
+    def of(cls, view: View, kept: BoundedCache, *, uri: str, trace: Trace = NO_TRACE) -> Prepared:
         """Prepare a view, or return what is kept of a view with the same rows. Raises: see `levels.prepare`."""
-        return kept.get_or_make(
-            ("search", view.identity),
-            lambda: cls(levels=prepare(view, uri=uri)),
-            size=lambda made: made.levels.nbytes,
-        )
+        with trace.step("stale rows"):
+            return kept.get_or_make(
+                ("search", view.identity),
+                lambda: cls(levels=prepare(view, uri=uri, trace=trace)),
+                size=lambda made: made.levels.nbytes,
+            )
 
 
 # Lance reserves memory for this many rows in each level, and ends the process if it gets none.
@@ -103,7 +105,7 @@ def read_request(query: Any, **arguments: Any) -> SearchRequest:
     return request
 
 
-def search(prepared: Prepared, request: SearchRequest, *, uri: str) -> pa.Table:
+def search(prepared: Prepared, request: SearchRequest, *, uri: str, trace: Trace = NO_TRACE) -> pa.Table:
     """Return the best rows of a view, best first.
 
     Raises:
@@ -113,6 +115,8 @@ def search(prepared: Prepared, request: SearchRequest, *, uri: str) -> pa.Table:
     """
     levels = prepared.levels
     schema = levels.schema
+    for level in levels.stored:
+        trace.reads(level.searched.dataset)
     vector = _vector(levels, request, uri=uri)
     text = None
     if request.text is not None:
@@ -120,6 +124,8 @@ def search(prepared: Prepared, request: SearchRequest, *, uri: str) -> pa.Table:
         if not isinstance(text.query, str):
             prepared.query_check.check(text.query, uri=uri)
     added = scores(vector=vector is not None, text=text is not None, many=vector is not None and vector.many)
+    for column in (*([vector.column] if vector is not None else []), *(text.columns if text is not None else [])):
+        trace.searched(column)
     output = read_output(schema, k=request.k, columns=request.columns, where=request.where, scores=added, uri=uri)
     if vector is not None and text is not None:
         if vector.many:

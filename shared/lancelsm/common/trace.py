@@ -1,0 +1,42 @@
+"""What a read tells the one who wants to know how it is done: nothing by default."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, Final, TypeVar
+
+T = TypeVar("T")
+
+
+class Trace:
+    """Passed along by a read. This one ignores everything, and costs nothing; `read.explain` has one that does not."""
+
+    def step(self, _name: str) -> AbstractContextManager[None]:
+        """Measure the time that a block takes."""
+        return nullcontext()
+
+    def steps(self, _name: str, values: Iterator[T]) -> Iterator[T]:
+        """Return the same values. Measure the time that it takes to get them."""
+        return values
+
+    def request(self, kind: str, size: int = 0) -> None:
+        """Count a request, and the bytes that it read."""
+
+    def reads(self, _dataset: Any) -> None:
+        """Count what Lance reads of this dataset from now on."""
+
+    def planned(self, _explain: Callable[[], str]) -> None:
+        """Take note of a scan of the base. The function returns Lance's plan of it."""
+
+    def searched(self, _column: str) -> None:
+        """Take note of a column that is searched by vector or text."""
+
+    def skipped(self, _what: str, _why: str) -> None:
+        """Take note of a level that the read leaves out."""
+
+    def viewed(self, _view: Any) -> None:
+        """Take note of the view that the read takes its rows from. Of several, the last one counts."""
+
+
+NO_TRACE: Final = Trace()

@@ -1,0 +1,322 @@
+"""Explain a read: which levels it took its rows from, what it left out, and what it cost."""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
+
+from lancelsm.common.clock import Clock
+from lancelsm.common.layout import Generation, Key, RegionId
+from lancelsm.common.trace import Trace
+from lancelsm.dataset.indexes import base_indexes
+from lancelsm.objects import Body, ETag, Listed, Object, ObjectStore, PreconditionFailed, WriteUnknown, Written
+from lancelsm.read.index_status import read_index_statuses
+from lancelsm.read.key_conditions import key_boxes
+from lancelsm.read.region_pruning import RegionFilter, SkippedRegion
+from lancelsm.read.view import View, level_name
+from lancelsm.region.catalog import Region, TableContext
+from lancelsm.region.config import Config
+from lancelsm.registry import Fields, Record, Registry, SwapApplied, SwapLost, SwapUnknown
+
+T = TypeVar("T")
+
+_INDEX = re.compile(r"@([^\s()\[\],]+)\(")  # in a plan of Lance: `ScalarIndexQuery: query=[id = 3]@id_idx(BTree)`
+_SEARCHED = ("IVF_", "INVERTED")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadLevel:
+    """A level that a read took rows from: the base, or with a region a generation or (without a number) its log."""
+
+    region: RegionId | None
+    generation: Generation | None
+    rows: int | None  # stored, with tombstones; None: Lance's writer did not record it
+
+    @property
+    def name(self) -> str:
+        """The name for people; of a region, with the start of its id."""
+        return "base" if self.region is None else level_name(self.region, self.generation)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SkippedLevel:
+    """A generation or log that a read left out, and why."""
+
+    level: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestCount:
+    """How many requests of a kind a read sent, and the bytes that they returned."""
+
+    kind: str
+    count: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadStep:
+    """A step of a read, and the time that it took in seconds."""
+
+    name: str
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Explanation:
+    """How a read was done. `str` returns it as text.
+
+    Args:
+        rows: the number of rows that the read returned.
+        base_version: the version of the base.
+        levels: what the read took its rows from; regions that have no rows above the base are left out.
+        skipped_regions, skipped_levels: what the read left out, and why.
+        indexes: the indexes of the base that it used.
+        rows_without_index: by column that was searched, the rows that no index covers.
+        requests: by kind. `lance.read` are reads of open Lance datasets, counted by Lance. Not counted are what Lance
+            reads to open a dataset, and what `get` reads of the key indexes and filters of generations.
+        steps: in the order in which they began. Steps of several threads overlap.
+    """
+
+    rows: int
+    base_version: int
+    levels: tuple[ReadLevel, ...]
+    skipped_regions: tuple[SkippedRegion, ...]
+    skipped_levels: tuple[SkippedLevel, ...]
+    indexes: tuple[str, ...]
+    rows_without_index: dict[str, int]
+    requests: tuple[RequestCount, ...]
+    steps: tuple[ReadStep, ...]
+
+    def __str__(self) -> str:
+        return "\n".join(_text(self))
+
+
+class ReadTrace(Trace):
+    """Collects what one read does. Thread-safe."""
+
+    def __init__(self, clock: Clock) -> None:
+        self.view: View | None = None
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._seconds: dict[str, float] = {}
+        self._counts: Counter[str] = Counter()
+        self._bytes: Counter[str] = Counter()
+        self._datasets: dict[str, tuple[Any, Any]] = {}  # with the counts of Lance at the start
+        self._plans: list[Callable[[], str]] = []
+        self._columns: dict[str, None] = {}
+        self._skipped: dict[str, str] = {}
+
+    @contextmanager
+    def step(self, name: str) -> Iterator[None]:
+        began = self._clock.monotonic()
+        self._seconds.setdefault(name, 0.0)
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._seconds[name] += self._clock.monotonic() - began
+
+    def steps(self, name: str, values: Iterator[T]) -> Iterator[T]:
+        while True:
+            with self.step(name):
+                try:
+                    value = next(values)
+                except StopIteration:
+                    return
+            yield value
+
+    def request(self, kind: str, size: int = 0) -> None:
+        with self._lock:
+            self._counts[kind] += 1
+            self._bytes[kind] += size
+
+    def reads(self, dataset: Any) -> None:
+        with self._lock:
+            if dataset.uri not in self._datasets:  # datasets of one location share their counts
+                self._datasets[dataset.uri] = dataset, dataset.io_stats_snapshot()
+
+    def planned(self, explain: Callable[[], str]) -> None:
+        self._plans.append(explain)
+
+    def searched(self, column: str) -> None:
+        self._columns[column] = None
+
+    def skipped(self, what: str, why: str) -> None:
+        self._skipped[what] = why
+
+    def viewed(self, view: Any) -> None:
+        self.view = view
+
+    def explanation(self, *, rows: int, skipped_regions: Sequence[SkippedRegion], objects: ObjectStore) -> Explanation:
+        """Return what was collected, after the read.
+
+        Args:
+            objects: the object store of the table, for what is read only to explain.
+
+        Raises: Corrupt, Unavailable: the indexes of the base could not be read.
+        """
+        assert self.view is not None, "a read takes a view"
+        requests = self._requests()  # before anything is read to explain
+        view = self.view
+        indexes, without = _indexes_of(view, self._columns, objects)
+        planned = {name for explain in self._plans for name in _INDEX.findall(explain())}
+        return Explanation(
+            rows=rows,
+            base_version=view.base.version,
+            levels=tuple(level for level in _levels(view) if level.name not in self._skipped),
+            skipped_regions=tuple(skipped_regions),
+            skipped_levels=tuple(SkippedLevel(level=level, why=why) for level, why in self._skipped.items()),
+            indexes=tuple(sorted({*indexes, *planned})),
+            rows_without_index=without,
+            requests=requests,
+            steps=tuple(ReadStep(name=name, seconds=seconds) for name, seconds in self._seconds.items()),
+        )
+
+    def _requests(self) -> tuple[RequestCount, ...]:
+        found = [RequestCount(kind=kind, count=self._counts[kind], bytes=self._bytes[kind]) for kind in self._counts]
+        stats = [(dataset.io_stats_snapshot(), before) for dataset, before in self._datasets.values()]
+        count = sum(now.read_iops - before.read_iops for now, before in stats)
+        size = sum(now.read_bytes - before.read_bytes for now, before in stats)
+        return (*sorted(found, key=lambda one: one.kind), RequestCount(kind="lance.read", count=count, bytes=size))
+
+
+def _levels(view: View) -> Iterator[ReadLevel]:
+    yield ReadLevel(region=None, generation=None, rows=view.base.rows)
+    for region in view.regions:
+        for one in region.generations:
+            yield ReadLevel(region=region.region, generation=one.generation, rows=one.rows)
+        if region.tail.num_rows:
+            yield ReadLevel(region=region.region, generation=None, rows=region.tail.num_rows)
+
+
+def _indexes_of(view: View, columns: Collection[str], objects: ObjectStore) -> tuple[list[str], dict[str, int]]:
+    """Return the indexes of the searched columns, and how many rows of each column no index covers."""
+    if not columns:
+        return [], {}
+    used = [
+        one for one in base_indexes(view.base) if one.kind.startswith(_SEARCHED) and set(one.columns) & set(columns)
+    ]
+    statuses = {
+        one.name: one
+        for one in read_index_statuses(view.base, [region.manifest for region in view.regions], objects=objects)
+    }
+    in_logs = sum(region.tail.num_rows for region in view.regions)
+    everywhere = sum(level.rows or 0 for level in _levels(view))
+    without = dict.fromkeys(columns, everywhere)
+    for index in used:
+        for column in set(index.columns) & set(columns):
+            without[column] = min(without[column], statuses[index.name].rows_without + in_logs)
+    return [one.name for one in used], without
+
+
+def skipped_regions(
+    listed: Sequence[Region], view: View | None, *, where: str | None, by_key: bool, config: Config
+) -> list[SkippedRegion]:
+    """Return the regions of the catalog that a view leaves out, and why.
+
+    Args:
+        by_key: whether the view is of the regions of some keys.
+    """
+    viewed = set() if view is None else {one.region for one in view.regions}
+    left_out = [region for region in listed if region.id not in viewed]
+    if by_key:
+        return [SkippedRegion(region=region.id, why="none of the keys is in the region") for region in left_out]
+    if where is None or config.regions is None:
+        return []
+    return RegionFilter(key_boxes(where, config.schema), config.regions, config.schema).split(left_out)[1]
+
+
+def counted(context: TableContext, trace: Trace) -> TableContext:
+    """Return a context whose requests the trace counts."""
+    return replace(
+        context, objects=_CountedStore(context.objects, trace), registry=_CountedRegistry(context.registry, trace)
+    )
+
+
+class _CountedStore:
+    def __init__(self, store: ObjectStore, trace: Trace) -> None:
+        self._store = store
+        self._trace = trace
+
+    def get(self, key: str) -> Object | None:
+        found = self._store.get(key)
+        self._trace.request("objects.get", 0 if found is None else len(found.body))
+        return found
+
+    def list(self, prefix: str) -> Iterator[Listed]:
+        self._trace.request("objects.list")
+        return self._store.list(prefix)
+
+    def create(self, key: str, body: Body) -> Written | PreconditionFailed | WriteUnknown:
+        self._trace.request("objects.create")
+        return self._store.create(key, body)
+
+    def replace(self, key: str, body: Body, *, expect: ETag) -> Written | PreconditionFailed | WriteUnknown:
+        self._trace.request("objects.replace")
+        return self._store.replace(key, body, expect=expect)
+
+    def delete(self, keys: Collection[str]) -> None:
+        self._trace.request("objects.delete")
+        self._store.delete(keys)
+
+
+class _CountedRegistry:
+    def __init__(self, registry: Registry, trace: Trace) -> None:
+        self._registry = registry
+        self._trace = trace
+
+    def read(self, key: Key) -> Record | None:
+        found = self._registry.read(key)
+        self._trace.request("registry.read", _size(found))
+        return found
+
+    def list(self, partition: str) -> list[tuple[Key, Record]]:
+        found = self._registry.list(partition)
+        self._trace.request("registry.list", sum(_size(record) for _, record in found))
+        return found
+
+    def swap(self, key: Key, *, expect: Fields | None, change: Fields) -> SwapApplied | SwapLost | SwapUnknown:
+        self._trace.request("registry.swap")
+        return self._registry.swap(key, expect=expect, change=change)
+
+    def delete(self, key: Key, *, expect: Fields) -> SwapApplied | SwapLost | SwapUnknown:
+        self._trace.request("registry.delete")
+        return self._registry.delete(key, expect=expect)
+
+    def discard(self, key: Key) -> None:
+        self._trace.request("registry.discard")
+        self._registry.discard(key)
+
+
+def _size(record: Record | None) -> int:
+    return sum(len(name) + len(str(value)) for name, value in (record or {}).items())
+
+
+def _text(found: Explanation) -> Iterator[str]:
+    yield f"{found.rows:,} rows, from version {found.base_version} of the base"
+    yield "levels:"
+    for level in found.levels:
+        rows = "rows not recorded" if level.rows is None else f"{level.rows:,} rows"
+        yield f"  {level.name}: {rows}"
+    for title, skipped in (
+        ("skipped regions", [(one.region, one.why) for one in found.skipped_regions]),
+        ("skipped levels", [(one.level, one.why) for one in found.skipped_levels]),
+    ):
+        if skipped:
+            yield f"{title}: {len(skipped):,}"
+            by_reason = Counter(why for _, why in skipped)
+            yield from (f"  {count:,}: {why}" for why, count in by_reason.items())
+    yield f"indexes: {', '.join(found.indexes) or 'none'}"
+    for column, rows_without in found.rows_without_index.items():
+        yield f"  {column}: {rows_without:,} rows are searched without an index"
+    yield "requests:"
+    yield from (f"  {one.kind}: {one.count:,}, {one.bytes:,} bytes" for one in found.requests)
+    yield "steps:"
+    yield from (f"  {one.name}: {one.seconds * 1000:,.1f} ms" for one in found.steps)
