@@ -987,5 +987,5 @@ def open(  # noqa: A001 - read as lancelsm.open
     table = Table(handle, owner=owner)
     if at is not None:
         return table.at(at)
-    warn_of_problems(handle, stacklevel=3)
+    warn_of_problems(handle, commits=True, stacklevel=3)
     return table

@@ -55,6 +55,7 @@ def test_a_table_whose_routing_lance_records_accepts_writes_at_once(tmp_path: Pa
     write_with_lance(tmp_path, {"id": 1, "v": 1})
 
     table = Table(adopt(tmp_path))
+    assert table.status().problems == ()
     table.upsert([{"id": 2, "v": 2}])
 
     assert rows_of(table) == [{"id": 1, "v": 1}, {"id": 2, "v": 2}]

@@ -472,7 +472,7 @@ def test_optimize_repairs_a_table_whose_indexes_another_tool_created(tmp_path: P
     table.upsert(rows(range(5), version=1))
     table.flush()
     assert "LanceDB refuses" in problem_of(table)
-    assert [one.kind for one in table.status().problems] == ["index_promise"]
+    assert [one.kind for one in table.status().problems] == ["foreign_commit", "index_promise"]
     assert [(one.name, one.ok) for one in table_checks(table.uri)][-1] == ("indexes", False)
 
     maintenance.optimize_table(table._handle)

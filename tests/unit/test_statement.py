@@ -23,11 +23,13 @@ from lancelsm.compaction.maintenance import optimize_table
 from lancelsm.dataset import statement
 from lancelsm.dataset.base_rows import Base, commit
 from lancelsm.dataset.statement import FILES, StatedFile, Statement, Stating, decode, encode, files_of, read_statement
-from lancelsm.errors import Contended, Corrupt, Invalid
+from lancelsm.errors import Contended, Corrupt, Invalid, LsmWarning
 from lancelsm.gc import base_check
 from lancelsm.gc.base import with_manifests
 from lancelsm.gc.mark import Progress
 from lancelsm.objects.filesystem import LocalStore
+from lancelsm.read.problems import ProblemKind
+from lancelsm.region.base_checked import read_checked
 from lancelsm.table import Table
 from tests.simulation.marks import changed, without
 from tests.simulation.removal import with_and_without
@@ -202,9 +204,13 @@ def test_a_foreign_commit_is_reported_until_a_step_has_summed_what_it_added(
     reported = table.scrub()
     assert reported.ok
     assert reported.unsummed > 0
+    assert ProblemKind.COMMIT in {one.kind for one in table.status().problems}
+    with pytest.warns(LsmWarning, match="another tool committed"):
+        lancelsm.open(table.uri)
     STEPS[step](table)
 
     assert table.scrub().unsummed == 0
+    assert ProblemKind.COMMIT not in {one.kind for one in table.status().problems}
     for key in base_files(table):
         flip(table, key)
         assert not table.scrub().ok, key
@@ -268,7 +274,7 @@ def test_a_collection_reads_each_file_of_the_base_once(tmp_path: Path, monkeypat
 def test_a_lost_check_is_made_again(tmp_path: Path) -> None:
     table = merged(tmp_path)
     collect(table)
-    checked = base_check.read_checked(table._handle)
+    checked = read_checked(table._handle)
     assert checked is not None
     os.unlink(f"{table.uri}/{checked.key}")
     assert [one.kind for one in table.scrub().problems] == ["statement"]
@@ -300,11 +306,11 @@ def test_a_version_that_is_removed_while_it_is_checked_is_no_damage(
     if times > 1:
         with pytest.raises(Contended, match="kept removing versions"):
             base_check.check_files(table._handle, write=True)
-        assert base_check.read_checked(table._handle) is None
+        assert read_checked(table._handle) is None
         left.clear()
     base_check.check_files(table._handle, write=True)
 
-    checked = base_check.read_checked(table._handle)
+    checked = read_checked(table._handle)
     assert checked is not None
     assert checked.version == table._handle.read_base().version
 
@@ -457,9 +463,9 @@ def round_is_committed_during_a_check(path: Path) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(base_check, "write_statement", overtaken)
         base_check.check_files(table._handle, write=True)
-    assert base_check.read_checked(table._handle) is None
+    assert read_checked(table._handle) is None
     base_check.check_files(table._handle, write=True)
-    assert base_check.read_checked(table._handle) is not None
+    assert read_checked(table._handle) is not None
 
 
 def version_records_other_rows(path: Path) -> None:

@@ -124,7 +124,7 @@ def adopt(
     spec = _usable_spec(lance_spec, [manifest for _, manifest in fenced])
     # Read the markers again behind the fences: a merge by Lance may have raised them in between.
     adoptable = read_adoptable(uri=location, objects=store, storage_options=storage_options)
-    take_over(adoptable, replace(facts, regions=configs.regions_text(spec)))
+    take_over(adoptable, replace(facts, regions=configs.regions_text(spec)), objects=store)
     add_table_to_catalog(table)
     for region, manifest in fenced:
         _create_head(region, manifest, adoptable.markers.get(region.id, Generation(0)), owner=facts.owner)

@@ -32,7 +32,7 @@ from lancelsm.dataset import indexes as stored
 from lancelsm.dataset.base_table import BaseTable
 from lancelsm.dataset.generation_indexes import index_generation
 from lancelsm.dataset.indexes import IndexState, Promise, WantedIndex, WantedList
-from lancelsm.dataset.optimize import extend_indexes
+from lancelsm.dataset.optimize import extend_indexes, state_result
 from lancelsm.errors import Contended, Invalid, error_context
 from lancelsm.objects.filesum import sum_indexes
 from lancelsm.read.index_status import (
@@ -85,6 +85,7 @@ def create_index(
             maintain_indexes(handle)
             raise
         maintain_indexes(handle)
+        state_files(handle)
         for found in index_statuses(handle):
             if found.name == made:
                 return found
@@ -187,6 +188,12 @@ def extend(handle: TableHandle) -> bool:
         with suppress(Contended):
             return extend_indexes(handle.read_base())
     raise _contended()
+
+
+def state_files(handle: TableHandle) -> None:
+    """State the files of new indexes: else they count as another tool's. After a conflict, the next merge does it."""
+    with suppress(Contended):
+        state_result(handle.read_base(), objects=handle.context.objects, files=())
 
 
 def index_statuses(handle: TableHandle) -> list[IndexStatus]:

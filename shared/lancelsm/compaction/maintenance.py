@@ -213,6 +213,7 @@ def optimize_table(handle: TableHandle) -> Optimized:
             objects=handle.context.objects,
             small_fragments=handle.settings.optimize_small_fragments,
             deleted_share=handle.settings.optimize_deleted_percent / 100,
+            has_new_indexes=indexed,
             storage_options=handle.storage_options,
         )
     return replace(done, indexes_extended=done.indexes_extended or indexed)

@@ -39,6 +39,7 @@ def optimize_base(
     objects: ObjectStore | None = None,
     small_fragments: int = 64,
     deleted_share: float = 0.10,
+    has_new_indexes: bool = False,
     storage_options: StorageOptions = None,
 ) -> Optimized:
     """Update the base's indexes, and compact the base if that is due.
@@ -47,6 +48,7 @@ def optimize_base(
         objects: the object store of the table; by default the one at `uri`.
         small_fragments: compaction is due with at least this many small fragments,
         deleted_share: or with at least this share of hidden rows.
+        has_new_indexes: whether the caller built indexes whose files are not stated yet.
 
     Raises:
         Contended: the base changed during the call. Commits that were made stay; retry.
@@ -66,7 +68,7 @@ def optimize_base(
         removed, added, files = done.fragments_removed, done.fragments_added, done.files
         extended |= extend_indexes(open_base(uri=uri, storage_options=storage_options))
     newest = open_base(uri=uri, storage_options=storage_options)
-    if newest.version != base.version:
+    if newest.version != base.version or has_new_indexes:
         state_result(newest, objects=objects, files=files)
         newest = open_base(uri=uri, storage_options=storage_options)
     return Optimized(

@@ -11,6 +11,7 @@ from lancelsm.dataset.base_rows import Base, Preempted, commit
 from lancelsm.dataset.base_table import MERGED, BaseFacts, BaseTable, StorageOptions, open_base, open_dataset
 from lancelsm.dataset.merged_generations import read_markers
 from lancelsm.dataset.native import native_errors
+from lancelsm.dataset.statement import Stating
 from lancelsm.errors import Contended, Invalid
 from lancelsm.objects import ObjectStore
 
@@ -45,8 +46,8 @@ def read_adoptable(*, uri: str, objects: ObjectStore, storage_options: StorageOp
     return Adoptable(base=base, spec=specs[0] if specs else None, markers={} if found is None else found.merged)
 
 
-def take_over(adoptable: Adoptable, facts: BaseFacts) -> None:
-    """Write the table's facts into the base, and counters derived from the markers, as one version.
+def take_over(adoptable: Adoptable, facts: BaseFacts, *, objects: ObjectStore) -> None:
+    """Write the table's facts into the base, and counters derived from the markers, as one version. State its files.
 
     Also turns automatic clean-up off: with it, any commit may delete files that readers need.
 
@@ -58,7 +59,7 @@ def take_over(adoptable: Adoptable, facts: BaseFacts) -> None:
     counters = {  # guard: counters come from the marker of Lance
         f"{MERGED}{region}": str(number) for region, number in adoptable.markers.items()
     }
-    write_facts(base, {**counters, **facts.metadata()})
+    write_facts(base, {**counters, **facts.metadata()}, stating=Stating(objects=objects))
     with native_errors("automatic clean-up can't be turned off", table=base.uri):
         dataset = open_dataset(uri=base.uri, version=None, storage_options=base.storage_options)
         automatic = [name for name in dataset.config() if name.startswith(_CLEANUP)]
@@ -66,9 +67,9 @@ def take_over(adoptable: Adoptable, facts: BaseFacts) -> None:
             dataset.delete_config_keys(automatic)
 
 
-def write_facts(base: BaseTable, facts: Mapping[str, str]) -> None:
+def write_facts(base: BaseTable, facts: Mapping[str, str], *, stating: Stating | None = None) -> None:
     """Write schema metadata into the base as one version. Raises: the same errors as `take_over`."""
     metadata = {**base.metadata, **facts}
-    outcome = commit(Base.of(base), changed={}, new=(), metadata=metadata, properties={})
+    outcome = commit(Base.of(base), changed={}, new=(), metadata=metadata, properties={}, stating=stating)
     if isinstance(outcome, Preempted):
         raise Contended("another process committed to the base first", remedy="Retry", table=base.uri)

@@ -18,7 +18,7 @@ from lancelsm.record.key import key_column
 
 ROWS = "lancelsm.rows"
 _EXAMPLES = 20
-_CREATED = 2  # the version of a new base: rows, then the MemWAL index
+CREATED = 2  # the version of a new base: rows, then the MemWAL index
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +37,7 @@ def counted_rows(base: BaseTable) -> int:
     """
     if (counted := base.metadata.get(ROWS)) is not None:
         return int(counted) if counted.isdecimal() else base.rows
-    if base.counters or base.version <= _CREATED:
+    if base.counters or base.version <= CREATED:
         return base.rows
     try:
         return open_base(uri=base.uri, version=1, storage_options=base.storage_options).rows

@@ -41,7 +41,7 @@ from lancelsm.dataset.merged_generations import read_markers
 from lancelsm.dataset.statement import Stating
 from lancelsm.dataset.tags import remove_tag, tags
 from lancelsm.errors import Ambiguous, Contended, Corrupt, Invalid, Unavailable
-from lancelsm.gc.base_check import Checked, checked_of, read_checked_base
+from lancelsm.gc.base_check import read_checked_base
 from lancelsm.gc.lists import GarbageItem, GarbageKind, Round, RoundList, find_list
 from lancelsm.gc.mark import Kept, MarkedRound, Progress, bounded, passed_lists
 from lancelsm.gc.survey import list_objects
@@ -49,6 +49,7 @@ from lancelsm.gc.sweep import Sweep, Swept, Waiting, check_paths, delete_all, sw
 from lancelsm.history.pin_records import Pin
 from lancelsm.history.snapshot import tag_of
 from lancelsm.objects import Listed
+from lancelsm.region.base_checked import Checked, checked_of
 from lancelsm.region.handle import TableHandle, check_base
 from lancelsm.region.lease import lease
 from lancelsm.registry import Fields, Record, SwapApplied

@@ -10,10 +10,7 @@ Model: tests/model/base_statement.py.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-from lancelsm.common.layout import statement_version, table_key
-from lancelsm.common.setsum import Setsum
+from lancelsm.common.layout import table_key
 from lancelsm.dataset.base_table import BaseTable, VersionGone, open_base
 from lancelsm.dataset.statement import (
     NamedFile,
@@ -31,49 +28,12 @@ from lancelsm.dataset.statement import (
 )
 from lancelsm.errors import Contended, Corrupt, error_context
 from lancelsm.objects import ObjectStore
+from lancelsm.region.base_checked import CHECKED, Checked, checked_of
 from lancelsm.region.handle import TableHandle, check_base
-from lancelsm.registry import Record, SwapApplied
+from lancelsm.registry import SwapApplied
 
-CHECKED = "base_checked"  # in the table's catalog record
 _TRIES = 3  # a check starts again this often if its version was removed meanwhile
 _BYTES_AT_ONCE = 16 << 30  # one collection reads about this many bytes of the base at most
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Checked:
-    """What the last check of the base found.
-
-    Args:
-        version: the version whose files were all checked; 0 if there is none yet.
-        key: of the statement with the files that were checked.
-        manifest: sum of the manifest of this version.
-    """
-
-    version: int
-    key: str
-    manifest: Setsum = Setsum.ZERO
-
-    @property
-    def text(self) -> str:
-        return f"{self.version} {self.key} {self.manifest.hex()}"
-
-
-def checked_of(record: Record) -> Checked | None:
-    """Decode the last check in the table's catalog record; None if there was none, or if it can't be decoded."""
-    version, _, rest = str(record.get(CHECKED, "")).partition(" ")
-    key, _, manifest = rest.partition(" ")
-    if not version.isdecimal() or statement_version(key) is None:
-        return None
-    try:
-        return Checked(version=int(version), key=key, manifest=Setsum.from_hex(manifest))
-    except Corrupt:
-        return None
-
-
-def read_checked(handle: TableHandle) -> Checked | None:
-    """Read the last check from the catalog."""
-    record = handle.context.registry.read(table_key(handle.context.table))
-    return None if record is None else checked_of(record)
 
 
 def check_files(handle: TableHandle, *, write: bool) -> Checked:

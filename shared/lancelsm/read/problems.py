@@ -16,6 +16,7 @@ from lancelsm.common.layout import Position, RegionId, region_id, region_key, wa
 from lancelsm.dataset.base_table import BaseTable
 from lancelsm.dataset.foreign_rows import counted_rows, repeated_keys
 from lancelsm.errors import Corrupt, LsmError, LsmWarning
+from lancelsm.read.foreign_commits import foreign_files
 from lancelsm.read.index_status import promise_problem
 from lancelsm.region.catalog import Region, regions, with_heads
 from lancelsm.region.compare_and_swap import newest
@@ -35,6 +36,7 @@ class ProblemKind(StrEnum):
     INDEX = "mem_wal_index"  # the MemWAL index routes rows otherwise than the region spec
     PROMISE = "index_promise"  # Lance's readers miss rows, or refuse: generations lack an index of the base
     KEYS = "duplicate_keys"  # another tool added rows to the base, and keys are there twice
+    COMMIT = "foreign_commit"  # another tool committed to the base, and lancelsm has not summed its files yet
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +58,7 @@ def find_problems(
     base: BaseTable | None = None,
     heads: Sequence[tuple[Region, Head]] | None = None,
     every_key: bool = False,
+    commits: bool = True,
 ) -> list[TableProblem]:
     """Find what other tools did to a table.
 
@@ -63,6 +66,7 @@ def find_problems(
         base: its newest version, if the caller has just read it.
         heads: all regions that have a head, if the caller has just read them.
         every_key: read the keys of the base even if it is large.
+        commits: look for files of another tool in the base.
 
     Raises:
         Corrupt: a head, the catalog or the manifest of the base is damaged.
@@ -80,7 +84,8 @@ def find_problems(
     if stopped := next((head.stopped for _, head in heads if head.stopped), ""):
         resume = f"The base is in order again: lancelsm merge {context.uri}"
         found.append(TableProblem(kind=ProblemKind.BASE, message=f"the table takes no rows: {stopped}", remedy=resume))
-    return [*found, *_index(handle, base, catalog), *_keys(handle, base, every=every_key)]
+    found += [*_index(handle, base, catalog), *_keys(handle, base, every=every_key)]
+    return [*found, *_commit(handle, base)] if commits else found
 
 
 def promise_problems(handle: TableHandle, *, base: BaseTable | None = None) -> list[TableProblem]:
@@ -104,16 +109,17 @@ def warn_of_problems(
     base: BaseTable | None = None,
     heads: Sequence[tuple[Region, Head]] | None = None,
     merging: bool = False,
+    commits: bool = False,
     stacklevel: int,
 ) -> None:
     """Warn about what other tools did to the table. What can't be read is left to the step that needs it.
 
     Args:
-        base, heads: see `find_problems`.
+        base, heads, commits: see `find_problems`.
         merging: don't warn about a changed base: a merge raises an error, and resumes a stopped table.
     """
     with suppress(LsmError):
-        found = find_problems(handle, base=base, heads=heads)
+        found = find_problems(handle, base=base, heads=heads, commits=commits)
         found = [one for one in found if not (merging and one.kind is ProblemKind.BASE)]
         warn(handle, found, stacklevel=stacklevel + 1)
 
@@ -232,3 +238,20 @@ def _keys(handle: TableHandle, base: BaseTable, *, every: bool) -> Iterator[Tabl
         examples = "; ".join(repeated.examples)
         message = f"another tool added rows to the base: {repeated.keys} keys are there twice, among them {examples}"
         yield TableProblem(kind=ProblemKind.KEYS, message=message, remedy=again)
+
+
+def _commit(handle: TableHandle, base: BaseTable) -> Iterator[TableProblem]:
+    found = foreign_files(handle, base)
+    changes = [
+        f"{done} {len(paths)} {'file' if len(paths) == 1 else 'files'}, such as {paths[0]}"
+        for done, paths in (("added", found.added), ("removed", found.removed))
+        if paths
+    ]
+    if changes:
+        yield TableProblem(
+            kind=ProblemKind.COMMIT,
+            message=f"another tool committed to the base, or a maintenance of lancelsm was interrupted: it "
+            f"{' and '.join(changes)}",
+            remedy="Check that this was meant. The next merge of rows or collection sums the files: lancelsm gc "
+            f"{handle.context.uri} --yes",
+        )

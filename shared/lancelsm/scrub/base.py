@@ -32,7 +32,7 @@ from lancelsm.dataset.statement import (
 )
 from lancelsm.dataset.tags import tags
 from lancelsm.errors import Corrupt, Invalid
-from lancelsm.gc.base_check import exists, read_checked
+from lancelsm.gc.base_check import exists
 from lancelsm.gc.lists import read_list
 from lancelsm.history import pins
 from lancelsm.history.pin_records import Pin
@@ -40,6 +40,7 @@ from lancelsm.history.snapshot import tag_of
 from lancelsm.objects import ObjectStore
 from lancelsm.objects.open import open_store
 from lancelsm.read.view import mismatch
+from lancelsm.region.base_checked import read_checked
 from lancelsm.region.handle import TableHandle, check_base
 from lancelsm.region.lineage import read_lineage
 from lancelsm.registry import Record
