@@ -18,7 +18,7 @@ from lancelsm.read.region_pruning import RegionFilter
 from lancelsm.region.handle import Ports
 from lancelsm.routing.route import route
 from lancelsm.routing.spec import parse_regions
-from tests.properties.test_region_pruning import ROWS, SCHEMA
+from tests.properties.test_pruning import ROWS, SCHEMA
 from tests.simulation.faults import MemoryStore
 from tests.unit.tables import COLUMNS, CountingStore, create, row, rows_of
 

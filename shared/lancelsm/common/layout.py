@@ -5,7 +5,8 @@
         manifest/{bitrev64 version}.binpb     published manifests, which Lance's readers walk up; version_hint.json
         manifest/staged/{version}-{nonce}.binpb   staged manifests, which heads name
         wal/{bitrev64 position}.arrow         one WAL entry; positions start at 1
-        {8 hex}_gen_{i}/                      one generation: Lance dataset, _pk_index/, bloom_filter.bin
+        {8 hex}_gen_{i}/                      one generation: Lance dataset, _pk_index/, bloom_filter.bin,
+                                              key_filter.bin
         gc/{round}-{nonce}.binpb              the list of objects that one collection round deletes
       _lancelsm/gc/{round}-{nonce}.binpb      the list of one collection round of the base
       _lancelsm/files/{version}-{sum}.binpb   the statement of files of one version of the base
@@ -48,6 +49,7 @@ RESTORED = f"{PRIVATE}/restored.json"  # marker file: the backup from which a ta
 DROPPING = f"{PRIVATE}/dropping.json"  # marker file: the table is being dropped
 KEY_INDEX = "_pk_index"  # directory of a generation
 KEY_INDEX_FILES = (f"{KEY_INDEX}/page_data.lance", f"{KEY_INDEX}/page_lookup.lance")
+KEY_FILTER = "key_filter.bin"  # of a generation
 BACKUP = "backup.json"  # written last; a backup is not a table
 
 # The directories whose files belong to a table: a drop deletes everything in them.

@@ -31,6 +31,7 @@ from lancelsm.region.manifest import (
     FlushedGeneration,
     FlushedRange,
     GenerationIndexes,
+    GenerationKeys,
     IndexesChanged,
     Manifest,
     Superseded,
@@ -51,6 +52,7 @@ class Stored:
     key_index_setsums: tuple[Setsum, ...] = ()
     index_number: int = 0
     indexes: GenerationIndexes | None = None
+    keys: GenerationKeys | None = None
 
 
 Write = Callable[[str, FoldedRows], Stored]
@@ -215,6 +217,7 @@ def _write(
         bytes=rows.bytes,
         folded=folded,
         indexes=stored.indexes,
+        keys=stored.keys,
     )
     return _Written(built=built, range=folded, totals=cut.after, index_number=stored.index_number)
 

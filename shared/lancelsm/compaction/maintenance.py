@@ -34,6 +34,7 @@ from lancelsm.errors import Contended, Corrupt, Invalid, error_context
 from lancelsm.objects.filesum import sum_files
 from lancelsm.objects.open import local_path
 from lancelsm.read.problems import warn_of_problems
+from lancelsm.record.key_bounds import key_bounds
 from lancelsm.region import head as heads
 from lancelsm.region.catalog import Region, regions, select_regions, with_heads
 from lancelsm.region.compare_and_swap import newest
@@ -41,7 +42,7 @@ from lancelsm.region.drift import Drifted, drift, resume, stop_writers
 from lancelsm.region.handle import TableHandle
 from lancelsm.region.head import Head
 from lancelsm.region.lease import lease
-from lancelsm.region.manifest import FlushedGeneration, IndexesChanged, Manifest
+from lancelsm.region.manifest import FlushedGeneration, GenerationKeys, IndexesChanged, Manifest
 from lancelsm.wal.replay import AHEAD_BYTES
 
 BASE = "base"  # the name of the lease that a process holds while it merges, optimizes, collects or drops the base
@@ -270,6 +271,11 @@ def _writing(handle: TableHandle, base: BaseTable) -> Write:
             key_index_setsums=made.key_index,
             index_number=indexes.number,
             indexes=build_generation(handle, key, indexes),
+            keys=GenerationKeys(
+                bounds=key_bounds(rows.keys.select(list(schema.primary_key))),
+                filter_blocks=made.filter_blocks,
+                filter_setsum=made.key_filter,
+            ),
         )
 
     return write

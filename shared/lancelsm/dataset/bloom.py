@@ -45,7 +45,7 @@ def build_bloom(keys: pa.Table) -> bytes:
         return b"\xff" * BYTES
     bits = np.zeros(BYTES * 8, dtype=np.bool_)
     for batch in keys.to_batches(max_chunksize=_ROWS_AT_ONCE):
-        bits[_bit_positions(_hashes(batch))] = True
+        bits[bit_positions(_hashes(batch), _BLOCKS)] = True
     return np.packbits(bits, bitorder="little").tobytes()
 
 
@@ -57,13 +57,14 @@ def may_contain(bloom: bytes, keys: pa.Table) -> npt.NDArray[np.bool_]:
     if not is_filterable(keys.schema) or len(bloom) != BYTES:
         return np.ones(keys.num_rows, dtype=np.bool_)
     bits = np.unpackbits(np.frombuffer(bloom, dtype=np.uint8), bitorder="little").astype(np.bool_)
-    found = [bits[_bit_positions(_hashes(batch))].all(axis=1) for batch in keys.to_batches(max_chunksize=_ROWS_AT_ONCE)]
+    hashed = map(_hashes, keys.to_batches(max_chunksize=_ROWS_AT_ONCE))
+    found = [bits[bit_positions(hashes, _BLOCKS)].all(axis=1) for hashes in hashed]
     return np.concatenate(found) if found else np.zeros(0, dtype=np.bool_)
 
 
-def _bit_positions(hashes: _U64) -> npt.NDArray[np.int64]:
-    """Return eight bit positions per hash, from the start of the filter: one in each word of the block."""
-    blocks = ((hashes >> np.uint64(32)) * np.uint64(_BLOCKS)) >> np.uint64(32)
+def bit_positions(hashes: _U64, count: int) -> npt.NDArray[np.int64]:
+    """Return eight bit positions per hash, from the start of a filter of `count` blocks: one per word of a block."""
+    blocks = ((hashes >> np.uint64(32)) * np.uint64(count)) >> np.uint64(32)
     low = hashes.astype(np.uint32)
     within = (low[:, None] * _SALTS[None, :]) >> np.uint32(27)
     words = blocks.astype(np.int64)[:, None] * 8 + np.arange(8)

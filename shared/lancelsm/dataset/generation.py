@@ -22,13 +22,14 @@ from lance.file import LanceFileSession
 from lance.fragment import DataFile, FragmentMetadata, write_fragments
 
 from lancelsm.common.full_disk import means_full, no_room
-from lancelsm.common.layout import KEY_INDEX, LANCE_DIRECTORIES, MEM_WAL
+from lancelsm.common.layout import KEY_FILTER, KEY_INDEX, LANCE_DIRECTORIES, MEM_WAL
 from lancelsm.common.setsum import Setsum
 from lancelsm.common.trace import NO_TRACE, Trace
 from lancelsm.dataset.bloom import BYTES, build_bloom, is_filterable, may_contain
 from lancelsm.dataset.conditions import Condition
 from lancelsm.dataset.durable import make_durable
 from lancelsm.dataset.fields import Numbering, StoredField, fitted, numbering, stored_fields
+from lancelsm.dataset.key_filter import build_key_filter, may_have
 from lancelsm.dataset.native import Carried, native_errors, read_errors
 from lancelsm.dataset.pk_index import find_rows, write_pk_index
 from lancelsm.dataset.scan_options import scan_options, scanned
@@ -49,10 +50,12 @@ StorageOptions = Mapping[str, str] | None
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WrittenSums:
-    """The setsums of the bloom filter and of each file of the key index, `layout.KEY_INDEX_FILES`, as written."""
+    """The setsums of the bloom filter, of each file of the key index (`KEY_INDEX_FILES`), and of the key filter."""
 
     bloom: Setsum
     key_index: tuple[Setsum, ...]
+    key_filter: Setsum
+    filter_blocks: int  # the size of the key filter
 
 
 _Stored = Mapping[str, StoredField]
@@ -90,13 +93,19 @@ def write_generation(
     with native_errors("the generation can't be written", object=uri, reading=carried):
         _write_dataset(uri, carried, keys.num_rows, schema, _format(data_storage_version), storage_options)
         files = _files(uri, storage_options)
-        bloom = build_bloom(keys)
+        bloom, key_filter = build_bloom(keys), build_key_filter(keys.cast(schema.key), name=uri.rpartition("/")[2])
         with _temporary_directory() as local:
             key_index = write_pk_index(files=files, keys=keys, local=local)
-            (local / _BLOOM).write_bytes(bloom)
-            files.upload_file(local / _BLOOM, _BLOOM)
+            for name, body in ((_BLOOM, bloom), (KEY_FILTER, key_filter.body)):
+                (local / name).write_bytes(body)
+                files.upload_file(local / name, name)
     make_durable(uri)
-    return WrittenSums(bloom=Setsum.of_item(bloom), key_index=key_index)
+    return WrittenSums(
+        bloom=Setsum.of_item(bloom),
+        key_index=key_index,
+        key_filter=Setsum.of_item(key_filter.body),
+        filter_blocks=key_filter.blocks,
+    )
 
 
 def check_generation(
@@ -174,18 +183,20 @@ def lookup_generation(
     keys: pa.Table,
     columns: Sequence[str] | None = None,
     bloom_setsum: Setsum | None = None,
+    filtered: bool = False,
     storage_options: StorageOptions = None,
     trace: Trace = NO_TRACE,
 ) -> pa.Table:
     """Read the rows with these keys in stored form, in no order.
 
-    Reads the bloom filter first, then the page bounds of the key index, then the pages that may hold a key, then the
-    rows that the index found. Scans a generation without a key index.
+    Reads Lance's bloom filter first, then the page bounds of the key index, then the pages that may hold a key, then
+    the rows that the index found. Scans a generation without a key index.
 
     Args:
         keys: a table with the key columns, in the table's types.
         columns: the same as in `read_generation`.
         bloom_setsum: setsum of the bloom filter as it was written; not checked if None.
+        filtered: the keys are `possible_keys`, so the bloom filter is not read.
 
     Raises:
         Corrupt: for the reasons of `read_generation`; or the bloom filter is not the one that was flushed, so that it
@@ -197,7 +208,7 @@ def lookup_generation(
     keys = keys.select(list(schema.primary_key)).cast(schema.key)
     with read_errors("the generation can't be read", object=uri):
         files = _files(uri, storage_options)
-        bloom = _bloom(files) if is_filterable(keys.schema) else None
+        bloom = _bloom(files) if is_filterable(keys.schema) and not filtered else None
         if bloom is not None:
             if bloom_setsum is not None and Setsum.of_item(bloom) != bloom_setsum:
                 raise Corrupt(
@@ -221,6 +232,32 @@ def lookup_generation(
         if not pc.all(pc.is_in(key_column(rows, schema.primary_key), value_set=values), min_count=0).as_py():
             raise Corrupt("the key index of a generation points to rows with other keys", object=f"{uri}/{KEY_INDEX}")
         return rows
+
+
+def possible_keys(
+    *,
+    uri: str,
+    schema: TableSchema,
+    keys: pa.Table,
+    filter_blocks: int,
+    storage_options: StorageOptions = None,
+    trace: Trace = NO_TRACE,
+) -> pa.Table:
+    """Return the keys that a generation may have by its key filter; all of them if the filter was deleted.
+
+    Args:
+        keys: a table with the key columns, in the table's types; at least one row.
+        filter_blocks: the size of the filter.
+
+    Raises:
+        Corrupt: a page of the filter is not the one that was flushed, so that it may exclude existing keys.
+        Unavailable: the store did not answer.
+    """
+    _check_links(uri)
+    keys = keys.select(list(schema.primary_key)).cast(schema.key)
+    with read_errors("the generation can't be read", object=uri):
+        likely = may_have(_files(uri, storage_options), keys, blocks=filter_blocks, uri=uri, trace=trace)
+        return keys.filter(pa.array(likely))
 
 
 def _open(uri: str, storage_options: StorageOptions) -> lance.LanceDataset:

@@ -80,7 +80,7 @@ class Explanation:
         indexes: the indexes of the base that it used.
         rows_without_index: by column that was searched, the rows that no index covers.
         requests: by kind. `lance.read` are reads of open Lance datasets, counted by Lance. Not counted are what Lance
-            reads to open a dataset, and what `get` reads of the key indexes and filters of generations.
+            reads to open a dataset, and what `get` reads of the key indexes of generations, and Lance's bloom filters.
         steps: in the order in which they began. Steps of several threads overlap.
     """
 

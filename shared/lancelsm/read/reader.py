@@ -16,13 +16,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lancelsm.common.bounded_cache import BoundedCache
+from lancelsm.common.layout import Generation, RegionId
 from lancelsm.common.setsum import Setsum
 from lancelsm.common.trace import NO_TRACE, Trace
 from lancelsm.dataset.base_reads import rows_of_keys, scan_base
 from lancelsm.dataset.conditions import Condition, read_condition
-from lancelsm.dataset.generation import lookup_generation, read_generation
+from lancelsm.dataset.generation import lookup_generation, possible_keys, read_generation
 from lancelsm.dataset.key_lookup import ABSENT
 from lancelsm.errors import Invalid
+from lancelsm.read.generation_pruning import BOUNDS, FILTER, SkippedGeneration, by_bounds, keys_of, keys_within
+from lancelsm.read.key_boxes import Boxes
+from lancelsm.read.key_conditions import key_boxes
 from lancelsm.read.newest import NewestLevels
 from lancelsm.read.tail import Tail
 from lancelsm.read.view import RegionView, View, level_name
@@ -30,6 +34,7 @@ from lancelsm.record.batches import gathered
 from lancelsm.record.casts import as_schema
 from lancelsm.record.key import key_column
 from lancelsm.record.schema import TOMBSTONE, TableSchema, unknown_column
+from lancelsm.region.manifest import FlushedGeneration, GenerationKeys
 
 _ROWS_AT_ONCE = 1 << 18  # many keys per lookup cost little more than a few
 _BYTES_AT_ONCE = 16 << 20
@@ -39,12 +44,14 @@ _ALL_FOUND = "newer levels have all keys"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Level:
-    """One level above the base: a generation (path and setsum of its bloom filter), or the rows of the tail."""
+    """One level above the base: a generation (path, setsum of its bloom filter, keys), or the rows of the tail."""
 
+    region: RegionId
     number: int  # newer levels of a region have higher numbers
     name: str  # for people
     path: str | None = None
     bloom_setsum: Setsum | None = None
+    keys: GenerationKeys | None = None
     row_bytes: int = 0
     tail: Tail | None = None
 
@@ -106,9 +113,9 @@ def get(
     schema = view.base.schema
     names = _wanted(schema, columns, uri=uri)
     read = _with_key(schema, names)
-    missing, found = keys, []
+    missing, found = keys.select(list(schema.primary_key)), []
     for region in view.regions:
-        for level in reversed(_levels(region)):  # guard: newest level is looked up first
+        for level in reversed(_levels(region, region.generations)):  # guard: newest level is looked up first
             if missing.num_rows == 0:
                 trace.skipped(level.name, _ALL_FOUND)
                 continue
@@ -117,12 +124,17 @@ def get(
                     rows = _from_tail(level.tail, missing, read)
             else:
                 with trace.step("generations"):
+                    likely, why = _likely(view, level, missing, uri=uri, trace=trace)
+                    if why:
+                        trace.skipped(level.name, why)
+                        continue
                     rows = lookup_generation(
                         uri=f"{uri}/{level.path}",
                         schema=schema,
-                        keys=missing,
+                        keys=likely,
                         columns=read,
                         bloom_setsum=level.bloom_setsum,
+                        filtered=level.keys is not None,
                         storage_options=view.base.storage_options,
                         trace=trace,
                     )
@@ -164,7 +176,10 @@ def _rows(
 ) -> Iterator[pa.Table]:
     """Yield the live rows, with at least these columns."""
     schema = view.base.schema
-    levels = [level for region in view.regions for level in _levels(region)]
+    boxes = key_boxes(None if where is None else where.text, schema)
+    levels, skipped = _needed(view, boxes, uri=uri, trace=trace)
+    for one in skipped:
+        trace.skipped(level_name(one.region, one.generation), one.why)
     read = _with_key(schema, columns)
     if not levels:
         rows = scan_base(view.base, columns=columns, where=where, limit=limit, trace=trace)
@@ -216,22 +231,61 @@ def _keys_of(view: View, level: _Level, *, uri: str, trace: Trace) -> pa.Table:
     return pa.Table.from_batches(_read(view, level, uri=uri, columns=(), trace=trace), _key_schema(view.base.schema))
 
 
-def _levels(region: RegionView) -> list[_Level]:
-    """Return the levels of a region above the base, oldest first."""
+def _needed(
+    view: View, boxes: Boxes, *, uri: str, trace: Trace = NO_TRACE
+) -> tuple[list[_Level], list[SkippedGeneration]]:
+    """Return the levels above the base that may have a key in the boxes, and the generations that have none."""
+    schema = view.base.schema
+    levels: list[_Level] = []
+    skipped: list[SkippedGeneration] = []
+    keys = keys_of(boxes, schema)
+    for region in view.regions:
+        kept, excluded = by_bounds(region.region, region.generations, boxes, schema)
+        skipped += excluded
+        for level in _levels(region, kept):
+            why = "" if keys is None else _likely(view, level, keys, uri=uri, trace=trace)[1]
+            if why:
+                skipped.append(SkippedGeneration(region=level.region, generation=Generation(level.number), why=why))
+            else:
+                levels.append(level)
+    return levels, skipped
+
+
+def _likely(view: View, level: _Level, keys: pa.Table, *, uri: str, trace: Trace) -> tuple[pa.Table, str]:
+    """Return the keys that a level may have; if it has none of them, also why this is known."""
+    if level.keys is None:
+        return keys, ""
+    inside = keys_within(keys, level.keys)
+    if inside.num_rows == 0:
+        return inside, BOUNDS
+    likely = possible_keys(
+        uri=f"{uri}/{level.path}",
+        schema=view.base.schema,
+        keys=inside,
+        filter_blocks=level.keys.filter_blocks,
+        storage_options=view.base.storage_options,
+        trace=trace,
+    )
+    return likely, "" if likely.num_rows else FILTER
+
+
+def _levels(region: RegionView, generations: Iterable[FlushedGeneration]) -> list[_Level]:
+    """Return the levels of a region above the base, of its generations only these, oldest first."""
     levels = [
         _Level(
+            region=region.region,
             number=g.generation,
             name=level_name(region.region, g.generation),
             path=region.path(g),
             bloom_setsum=g.folded.bloom_setsum if g.folded else None,
+            keys=g.keys,
             row_bytes=(g.bytes or 0) // (g.rows or 1),
         )
-        for g in region.generations
+        for g in generations
     ]
     if region.tail.num_rows:
-        levels.append(
-            _Level(number=region.manifest.current_generation, name=level_name(region.region, None), tail=region.tail)
-        )
+        name, number = level_name(region.region, None), region.manifest.current_generation
+        levels.append(_Level(region=region.region, number=number, name=name, tail=region.tail))
     return levels
 
 

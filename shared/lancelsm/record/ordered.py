@@ -13,27 +13,13 @@ Ordered = int | bytes
 def ordered(column: pa.Array | pa.ChunkedArray) -> list[Ordered | None]:
     """Return each value of a column of a key's type; None for null."""
     kind = column.type
-    stored = _stored(kind)
-    values: list[Ordered | None] = (column if stored == kind else column.cast(stored)).to_pylist()
+    values: list[Ordered | None] = column.cast(stored(kind)).to_pylist()
     return values
 
 
 def from_ordered(values: Sequence[Ordered], kind: pa.DataType) -> pa.Array:
     """Return the inverse of `ordered`; raise `pa.ArrowInvalid` or `OverflowError` for a value that the type lacks."""
-    return pa.array(values, _stored(kind)).cast(kind)
-
-
-def is_orderable(kind: pa.DataType) -> bool:
-    """Return whether `ordered` supports the type."""
-    return bool(
-        pt.is_boolean(kind)
-        or pt.is_integer(kind)
-        or pt.is_date32(kind)
-        or pt.is_timestamp(kind)
-        or _is_text(kind)
-        or pt.is_binary(kind)
-        or pt.is_large_binary(kind)
-    )
+    return pa.array(values, stored(kind)).cast(kind)
 
 
 def after(value: Ordered) -> Ordered:
@@ -45,14 +31,15 @@ def limits(kind: pa.DataType) -> tuple[int, int] | None:
     """Return the smallest and the largest value of a type; None for text and binary."""
     if pt.is_boolean(kind):
         return 0, 1
-    stored = _stored(kind)
-    if not pt.is_integer(stored):
+    number = stored(kind)
+    if not pt.is_integer(number):
         return None
-    bits = stored.bit_width
-    return (-(1 << bits - 1), (1 << bits - 1) - 1) if pt.is_signed_integer(stored) else (0, (1 << bits) - 1)
+    bits = number.bit_width
+    return (-(1 << bits - 1), (1 << bits - 1) - 1) if pt.is_signed_integer(number) else (0, (1 << bits) - 1)
 
 
-def _stored(kind: pa.DataType) -> pa.DataType:
+def stored(kind: pa.DataType) -> pa.DataType:
+    """Return the type of number or binary that has the values of `ordered`, in the same order."""
     if pt.is_boolean(kind):
         return pa.uint8()
     if pt.is_date32(kind):

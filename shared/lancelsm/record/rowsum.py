@@ -27,7 +27,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from struct import pack
-from typing import Final
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -79,6 +79,21 @@ def row_setsums(rows: pa.Table | pa.RecordBatch, chosen: pa.BooleanArray) -> tup
     Raises: the same errors as `row_setsum`.
     """
     return _summed(rows, schema=rows.schema, chosen=chosen)
+
+
+def row_hashes(rows: pa.Table) -> Iterator[Any]:
+    """Yield the first word of the hash of each row, as numpy arrays of uint64, some thousand rows at a time.
+
+    Args:
+        rows: see `row_setsums`.
+
+    Raises: the same errors as `row_setsum`.
+    """
+    import numpy as np  # noqa: PLC0415 - a process that only appends never loads it
+
+    for start in range(0, rows.num_rows, _SLICE_ROWS):
+        part = rows.slice(start, _SLICE_ROWS)
+        yield np.asarray(_hashes(arithmetic(part.num_rows), part, list(rows.schema))[0], np.uint64)
 
 
 def _summed(

@@ -29,6 +29,7 @@ from lancelsm.region.head import LogTotals
 
 if TYPE_CHECKING:  # an append reads no manifest, and protobuf is slow to load
     from lancelsm.generated.lancelsm.v1 import manifest_pb2 as pb
+    from lancelsm.record.key_bounds import Bounds
 
 FORMAT = 3  # of a manifest with indexes: earlier releases flush without them
 _WITHOUT_INDEXES = 2
@@ -75,6 +76,19 @@ class GenerationIndexes:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class GenerationKeys:
+    """Which keys a generation may have, those of tombstones included.
+
+    `bounds` are those of each key column (`record.key_bounds`). The key filter has `filter_blocks` blocks
+    (`dataset.key_filter`), and its file has the sum `filter_setsum`.
+    """
+
+    bounds: tuple[Bounds, ...]
+    filter_blocks: int
+    filter_setsum: Setsum
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FlushedGeneration:
     """One generation in a manifest. `folded` is None if Lance's own writer flushed it."""
 
@@ -84,6 +98,7 @@ class FlushedGeneration:
     bytes: int | None
     folded: FlushedRange | None = None
     indexes: GenerationIndexes | None = None  # None: it has no index that readers may rely on
+    keys: GenerationKeys | None = None  # None: it may have any key; Lance or an earlier release flushed it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -462,6 +477,11 @@ def _generation_message(g: FlushedGeneration) -> pb.FlushedGeneration:
     if g.indexes is not None:
         message.index_number, message.index_version = g.indexes.number, g.indexes.version
         message.index_setsum = g.indexes.setsum.digest()
+    if g.keys is not None:
+        for lower, upper in g.keys.bounds:
+            message.key_bounds.append(_messages().KeyBounds(lower=lower, upper=upper))
+        message.key_filter_blocks = g.keys.filter_blocks
+        message.key_filter_setsum = g.keys.filter_setsum.digest()
     return message
 
 
@@ -487,6 +507,13 @@ def _generation_value(message: pb.FlushedGeneration) -> FlushedGeneration:
             number=message.index_number, version=message.index_version, setsum=_sum(message.index_setsum)
         )
         if message.index_number
+        else None,
+        keys=GenerationKeys(
+            bounds=tuple((one.lower, one.upper if one.HasField("upper") else None) for one in message.key_bounds),
+            filter_blocks=message.key_filter_blocks,
+            filter_setsum=_sum(message.key_filter_setsum),
+        )
+        if message.key_filter_blocks
         else None,
     )
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from lancelsm.common.layout import KEY_INDEX, KEY_INDEX_FILES, generation_path
+from lancelsm.common.layout import KEY_FILTER, KEY_INDEX, KEY_INDEX_FILES, generation_path
 from lancelsm.common.setsum import Setsum
+from lancelsm.dataset.key_filter import build_key_filter
 from lancelsm.dataset.scrub_reads import BLOOM, Examined, examine_generation
 from lancelsm.errors import Corrupt
 from lancelsm.objects.filesum import sum_files, sum_indexes
+from lancelsm.record.key_bounds import key_bounds
 from lancelsm.region.catalog import Region
 from lancelsm.region.handle import TableHandle
 from lancelsm.region.manifest import FlushedGeneration
@@ -50,6 +52,7 @@ class GenerationScrub:
         ]
         if changed := list(self._key_index(generation, directory)):
             wrong = [*(one for one in wrong if one[1] is not ObjectKind.PK_INDEX), *changed]
+        wrong += self._key_filter(generation, directory, found)
         if found.keys is not None:
             wrong += [
                 (f"{directory}/data", ObjectKind.GENERATION, problem) for problem in self._rows(generation, found)
@@ -71,6 +74,24 @@ class GenerationScrub:
             if found is None or Setsum.of_item(name.encode() + b"\0", found.body) != setsum:
                 problem = "it is gone" if found is None else "its bytes are not those that were written"
                 yield f"{directory}/{name}", ObjectKind.PK_INDEX, problem
+
+    def _key_filter(
+        self, generation: FlushedGeneration, directory: str, found: Examined
+    ) -> Iterable[tuple[str, ObjectKind, str]]:
+        if generation.keys is None:
+            return
+        path = f"{directory}/{KEY_FILTER}"
+        body = self.region.context.objects.get(path)
+        if body is None:
+            yield path, ObjectKind.KEY_FILTER, "it is gone"
+        elif Setsum.of_item(body.body) != generation.keys.filter_setsum:
+            yield path, ObjectKind.KEY_FILTER, "its bytes are not those that were written"
+        elif found.keys is not None and found.keys.num_rows:
+            keys = found.keys.cast(self.handle.config.schema.key)
+            if build_key_filter(keys, name=generation.path).body != body.body:
+                yield path, ObjectKind.KEY_FILTER, "it is not the filter over the generation's keys"
+            if key_bounds(keys) != generation.keys.bounds:
+                yield directory, ObjectKind.GENERATION, "its keys don't have the bounds in the manifest"
 
     def _files(self, generation: FlushedGeneration, directory: str) -> Iterable[str]:
         wanted = generation.folded.file_setsum if generation.folded else None

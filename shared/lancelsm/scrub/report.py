@@ -21,6 +21,7 @@ class ObjectKind(StrEnum):
     GENERATION = "generation"
     PK_INDEX = "pk_index"
     BLOOM = "bloom"
+    KEY_FILTER = "key_filter"
     LIST = "list"
     SNAPSHOT = "snapshot"
     CURSOR = "cursor"

@@ -1,4 +1,4 @@
-"""A region that a read leaves out has no row that meets the condition, whatever the condition and the region spec."""
+"""What a read leaves out has no row that meets the condition, whatever the condition and the region spec."""
 
 from __future__ import annotations
 
@@ -11,13 +11,20 @@ import pytest
 from hypothesis import given, reject, settings
 from hypothesis import strategies as st
 
+import lancelsm
+from lancelsm.common.layout import Generation, RegionId
+from lancelsm.common.setsum import Setsum
 from lancelsm.dataset.conditions import read_condition
 from lancelsm.errors import Invalid
+from lancelsm.read.generation_pruning import by_bounds, keys_of
 from lancelsm.read.key_conditions import key_boxes
 from lancelsm.read.region_pruning import RegionFilter
+from lancelsm.record.key_bounds import key_bounds
 from lancelsm.record.schema import TableSchema, declare_primary_key, numbered
+from lancelsm.region.manifest import FlushedGeneration, GenerationKeys
 from lancelsm.routing.route import route
 from lancelsm.routing.spec import parse_regions
+from lancelsm.table import Table
 
 _KEY = ("n", "u", "s", "x", "t", "z", "d", "b")
 _COLUMNS = pa.schema(
@@ -135,6 +142,14 @@ CONDITIONS = st.recursive(
 )
 
 
+_REGION = RegionId("r")
+
+
+def _generation(keys: pa.Table) -> FlushedGeneration:
+    known = GenerationKeys(bounds=key_bounds(keys), filter_blocks=1, filter_setsum=Setsum())
+    return FlushedGeneration(generation=Generation(1), path="", rows=1, bytes=1, keys=known)
+
+
 @pytest.mark.rest
 @settings(max_examples=150)
 @given(where=CONDITIONS)
@@ -144,6 +159,12 @@ def test_the_region_of_every_row_that_meets_a_condition_is_read(where: str) -> N
     except Invalid:
         reject()
     boxes = key_boxes(where, SCHEMA)
+    keys = matching.select(list(_KEY)).cast(SCHEMA.key)
+    looked_up = keys_of(boxes, SCHEMA)
+    for number in range(keys.num_rows):
+        key = keys.slice(number, 1)
+        assert by_bounds(_REGION, [_generation(key)], boxes, SCHEMA)[1] == []
+        assert looked_up is None or key.to_pylist()[0] in looked_up.to_pylist()
     for text in SPECS:
         spec = parse_regions(text, schema=SCHEMA)
         keep = RegionFilter(boxes, spec, SCHEMA)
@@ -151,3 +172,35 @@ def test_the_region_of_every_row_that_meets_a_condition_is_read(where: str) -> N
         for part in route(matching, spec):
             assert keep.needs(spec.spec_id, part.values), (text, part.values)
             assert named is None or part.values in named, (text, part.values)
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory: pytest.TempPathFactory) -> tuple[Table, pa.Table]:
+    """A table with every level, of which each hides rows of the ones below, and its rows."""
+    at = tmp_path_factory.mktemp("pruned")
+    base = ROWS.slice(0, 60).set_column(len(_KEY), _COLUMNS.field("v"), pa.array([3] * 60))
+    with pytest.warns(UserWarning, match="Lance's own writer"):
+        made = lancelsm.create(at, base, primary_key=_KEY, regions="identity(b)")
+    for first in (0, 20, 40):
+        made.upsert(ROWS.slice(first, 25))
+        made.delete(ROWS.slice(first + 5, 3).select(list(_KEY)))
+        made.flush()
+    made.upsert(ROWS.slice(60, 10))
+    return made, made.scan().to_arrow()
+
+
+@pytest.mark.rest
+@settings(max_examples=30)
+@given(where=CONDITIONS)
+def test_a_scan_with_a_condition_has_the_rows_of_a_full_scan_that_meet_it(
+    table: tuple[Table, pa.Table], where: str
+) -> None:
+    pruned, every = table
+    try:
+        expected = read_condition(where, columns=SCHEMA.columns, table="t").matching(every, table="t")
+    except Invalid:
+        reject()
+
+    found = pruned.scan(where=where).to_arrow()
+
+    assert sorted(map(repr, found.to_pylist())) == sorted(map(repr, expected.to_pylist()))
