@@ -11,6 +11,7 @@ from lancelsm.common.layout import TableId, lease_key
 from lancelsm.errors import Contended
 from lancelsm.region.catalog import TableContext
 from lancelsm.region.lease import LEASE_SECONDS, lease
+from tests.interrupts import interrupted
 from tests.simulation.faults import (
     FAIL_AFTER,
     FAIL_BEFORE,
@@ -133,3 +134,20 @@ def test_a_lease_of_a_clock_that_was_far_ahead_does_not_block_others() -> None:
 
     with lease(environment.process("b"), "base"):
         assert environment.holder
+
+
+# An interrupt in a finalizer can't be raised.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("parallel", [1, 2])
+def test_an_interrupt_at_any_call_leaves_no_lease_behind(parallel: int) -> None:
+    def work(environment: Environment) -> None:
+        with lease(replace(environment.process("merger"), parallel=parallel), "base"):
+            assert environment.holder
+
+    total = interrupted(lambda: work(Environment()), 0)
+    for at in range(1, total + 1):
+        environment = Environment()
+        interrupted(lambda: work(environment), at)  # noqa: B023
+
+        assert environment.holder == "", at
+    assert total > 50

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
+from types import TracebackType
 from typing import Self
 
 import numpy as np
@@ -19,6 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lancelsm.common.layout import Generation, RegionId
+from lancelsm.common.pool import PoolTask, TaskPool
 from lancelsm.common.setsum import Setsum
 from lancelsm.compaction.plan import Sums
 from lancelsm.dataset import base_rows
@@ -177,8 +179,8 @@ def write_live_rows(merge_base: MergeBase, parts: tuple[Part, ...]) -> tuple[New
         Corrupt: a generation changed since it was flushed, or has a null that the base does not allow; or other rows
             were read back than were written.
     """
-    with ThreadPoolExecutor(1, thread_name_prefix="lancelsm-sum") as pool:
-        check = pool.submit(_check_files, merge_base, [part.source for part in parts])
+    with TaskPool(1) as pool:
+        check = pool.submit(lambda: _check_files(merge_base, [part.source for part in parts]))
         try:
             return _written(merge_base, parts)
         finally:
@@ -338,14 +340,16 @@ class _Summing:
     def __init__(self, expected: Setsum | None) -> None:
         self._expected = expected
         self._total = Setsum.ZERO
-        self._waiting: deque[Future[Setsum]] = deque()
-        self._pool = ThreadPoolExecutor(1, thread_name_prefix="lancelsm-sum")
+        self._waiting: deque[PoolTask[Setsum]] = deque()
+        self._pool = TaskPool(1)
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self._pool.shutdown(cancel_futures=True)
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._pool.__exit__(kind, error, trace)
 
     def add(self, batch: pa.RecordBatch) -> None:
         """Sum a batch. Waits while several batches are queued, since each stays in memory until it is summed."""
@@ -353,7 +357,7 @@ class _Summing:
             return
         while len(self._waiting) >= _BATCHES_BEHIND:
             self._total += self._waiting.popleft().result()
-        self._waiting.append(self._pool.submit(row_setsum, batch))
+        self._waiting.append(self._pool.submit(partial(row_setsum, batch)))
 
     def matches(self) -> bool:
         while self._waiting:

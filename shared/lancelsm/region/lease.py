@@ -5,10 +5,11 @@ A holder may stall until its lease has expired, and then continue: its commit st
 
 from __future__ import annotations
 
-import threading
+import _thread
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from queue import SimpleQueue
 
 from lancelsm.common.layout import Key, Nonce, lease_key
 from lancelsm.errors import Contended, Corrupt, LsmError, Unavailable
@@ -33,20 +34,43 @@ def lease(context: TableContext, name: str) -> Iterator[None]:
     """
     key = lease_key(context.table, name)
     holder = context.ids.nonce()
-    version = _take(context, key, holder, name)
-    going = threading.Lock()  # held until the end. Not an event: an interrupt in its `set` could block the thread
+    # No thread or event of `threading`: an interrupt in one of their methods leaves its lock behind. See `common.pool`.
+    going = _thread.allocate_lock()  # held until the end
     going.acquire()
-    renewal = threading.Thread(target=_renew, args=(context, key, holder, version, going), daemon=True)
-    try:
+    ended: SimpleQueue[None] = SimpleQueue()
+    renewal, taken = None, True
+
+    def end() -> None:
+        if going.locked():
+            going.release()
+        if renewal is not None:
+            ended.get()
+        if taken:
+            with suppress(LsmError):  # it expires by itself
+                _release(context, key, holder)
+
+    def renew() -> None:
+        try:
+            _renew(context, key, holder, version, going)
+        finally:
+            ended.put(None)
+            ended.put(None)  # `end` may be called twice
+
+    try:  # an interrupt may come right after the swap, before its outcome is known
+        try:
+            version = _take(context, key, holder, name)
+        except Contended:
+            taken = False
+            raise
         if context.parallel > 1:
-            renewal.start()
+            renewal = _thread.start_new_thread(renew, ())
         yield
     finally:
-        going.release()
-        if renewal.is_alive():
-            renewal.join()
-        with suppress(LsmError):  # it expires by itself
-            _release(context, key, holder)
+        try:
+            end()
+        except KeyboardInterrupt:
+            end()
+            raise
 
 
 def _take(context: TableContext, key: Key, holder: Nonce, name: str) -> int:
@@ -78,7 +102,7 @@ def _take(context: TableContext, key: Key, holder: Nonce, name: str) -> int:
     raise Contended(f"other processes kept taking the lease {name!r}", remedy="Retry", table=context.uri)
 
 
-def _renew(context: TableContext, key: Key, holder: Nonce, version: int, going: threading.Lock) -> None:
+def _renew(context: TableContext, key: Key, holder: Nonce, version: int, going: _thread.LockType) -> None:
     while not going.acquire(timeout=LEASE_SECONDS / 3):
         try:
             outcome = context.registry.swap(

@@ -7,7 +7,6 @@ distances of all levels compare, and the nearest of all are the result. The log 
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -15,6 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lancelsm.common.pool import TaskPool
 from lancelsm.dataset.generation import read_generation
 from lancelsm.dataset.search_reads import DISTANCE, nearest
 from lancelsm.read.search.levels import Levels, StoredLevel
@@ -80,8 +80,8 @@ def in_threads(reads: list[Callable[[], pa.Table]]) -> list[pa.Table]:
     """Call these functions, several at a time; return their results in order."""
     if len(reads) <= 1:
         return [read() for read in reads]
-    with ThreadPoolExecutor(min(len(reads), _THREADS)) as pool:
-        return list(pool.map(lambda read: read(), reads))
+    with TaskPool(min(len(reads), _THREADS)) as pool:
+        return pool.map(lambda read: read(), reads)
 
 
 def _live_rows(levels: Levels, level: StoredLevel) -> pa.Table:
