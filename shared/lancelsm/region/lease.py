@@ -38,7 +38,8 @@ def lease(context: TableContext, name: str) -> Iterator[None]:
     going = _thread.allocate_lock()  # held until the end
     going.acquire()
     ended: SimpleQueue[None] = SimpleQueue()
-    renewal, taken = None, True
+    renewal: int | None = None
+    taken = True
 
     def end() -> None:
         if going.locked():
