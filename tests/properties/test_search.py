@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lancelsm.compaction.maintenance import optimize_table
-from lancelsm.read.search.vector_search import distances
+from lancelsm.read.search.distances import distances
 from tests.unit.index_tables import COLUMNS, WORDS, create, rows, vector
 
 KEYS = 30
@@ -61,12 +61,13 @@ def apply(table: Any, model: dict[int, Any], name: str, keys: list[int], version
 
 def check(table: Any, model: dict[int, Any], version: int) -> None:
     query = np.asarray(vector(version + 5000), np.float32)
-    found = table.search(query, k=K).to_arrow().to_pylist()
     column = pa.chunked_array([pa.array([one["vec"] for one in model.values()], COLUMNS.field("vec").type)])
     best = sorted(distances(column, query, "l2"))[:K]
 
-    assert [model[one["id"]]["text"] for one in found] == [one["text"] for one in found]
-    assert [one["_distance"] for one in found] == pytest.approx(best, rel=1e-3, abs=1e-3)
+    for _ in range(2):  # the second search of a view reads small generations as a whole
+        found = table.search(query, k=K).to_arrow().to_pylist()
+        assert [model[one["id"]]["text"] for one in found] == [one["text"] for one in found]
+        assert [one["_distance"] for one in found] == pytest.approx(best, rel=1e-3, abs=1e-3)
     if any(one.kind == "INVERTED" for one in table.list_indices()):
         for word in WORDS[:3]:
             hits = table.search(word, k=100, columns=["id", "text"]).to_arrow().to_pylist()

@@ -15,7 +15,7 @@ import lancelsm
 from lancelsm.dataset import search_reads
 from lancelsm.errors import Invalid
 from lancelsm.read.search import levels as searched
-from lancelsm.read.search.vector_search import distances
+from lancelsm.read.search.distances import distances
 from lancelsm.table import Table
 from tests.unit.index_tables import COLUMNS, DIMENSIONS, WORDS, create, rows, vector
 

@@ -56,6 +56,10 @@ class Levels:
     def stored(self) -> tuple[StoredLevel, ...]:
         return (self.base, *self.generations)
 
+    def number_of(self, level: StoredLevel) -> int:
+        """Return the number of a generation."""
+        return next(number for number, one in enumerate(self.generations) if one is level)
+
     @property
     def nbytes(self) -> int:
         """The bytes in memory, about."""

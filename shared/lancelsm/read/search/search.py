@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import count
 from typing import Any, Literal
 
 import pyarrow as pa
@@ -16,6 +17,7 @@ from lancelsm.dataset.search_reads import DISTANCE, SCORE
 from lancelsm.dataset.text_queries import QueryCheck
 from lancelsm.errors import Invalid
 from lancelsm.read.search.levels import Levels, prepare
+from lancelsm.read.search.memory_rows import MemoryRows
 from lancelsm.read.search.queries import (
     RELEVANCE,
     Rerank,
@@ -40,6 +42,22 @@ class Prepared:
     """The levels of one view, for any number of searches of it."""
 
     levels: Levels
+    kept: BoundedCache
+
+    @property
+    def memory(self) -> MemoryRows:
+        """The rows to compare in memory. Generations are read as a whole only if a view is searched a second time."""
+        if next(self._searches) == 0:
+            return MemoryRows.of_log(self.levels)
+        return self.kept.get_or_make(
+            ("searched rows", self.levels.view.identity),
+            lambda: MemoryRows.with_generations(self.levels),
+            size=lambda made: made.nbytes,
+        )
+
+    @cached_property
+    def _searches(self) -> Iterator[int]:
+        return count()
 
     @cached_property
     def text(self) -> TextLevels:
@@ -55,7 +73,7 @@ class Prepared:
         with trace.step("stale rows"):
             return kept.get_or_make(
                 ("search", view.identity),
-                lambda: cls(levels=prepare(view, uri=uri, trace=trace)),
+                lambda: cls(levels=prepare(view, uri=uri, trace=trace), kept=kept),
                 size=lambda made: made.levels.nbytes,
             )
 
@@ -132,7 +150,9 @@ def search(prepared: Prepared, request: SearchRequest, *, uri: str, trace: Trace
             raise Invalid("a hybrid search takes one vector", table=uri, field="vector")
         return _hybrid(prepared, vector, text, output, request.rerank, uri=uri)
     found = (
-        nearest_rows(levels, vector, output, uri=uri) if vector is not None else best_rows(prepared.text, text, output)  # type: ignore[arg-type]
+        nearest_rows(levels, vector, output, memory=prepared.memory, uri=uri)
+        if vector is not None
+        else best_rows(prepared.text, text, output)  # type: ignore[arg-type]
     )
     return found.select(list(output.names))
 
@@ -164,7 +184,7 @@ def _hybrid(
     schema = prepared.levels.schema
     wanted = tuple(name for name in schema.names if name in output.columns or name in schema.primary_key)
     both = SearchOutput(k=output.k, columns=wanted, names=(), where=output.where)
-    near = nearest_rows(prepared.levels, vector, both, uri=uri)
+    near = nearest_rows(prepared.levels, vector, both, memory=prepared.memory, uri=uri)
     best = best_rows(prepared.text, text, both)
     merge: Callable[[pa.Table, pa.Table], pa.Table] = _fuser(schema.primary_key) if rerank == "rrf" else rerank
     found = merge(near, best)

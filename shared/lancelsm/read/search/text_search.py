@@ -16,6 +16,8 @@ import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -156,13 +158,20 @@ def _scored_again(text: TextLevels, query: TextQuery, hits: list[pa.Table]) -> l
     """Replace the weight of each word in the scores of each level by its weight over the live rows of all levels."""
     ids = [one.column(ROW_ID).to_numpy() for one in hits]
     scores = [np.zeros(len(found)) for found in ids]
+    words_asked = Counter(_WORD.findall(query.query.lower()))
+    reads = [
+        partial(scores_of, level.searched, match_query(word, (column,)))
+        for column in query.columns
+        for word in words_asked
+        for level in text.levels
+    ]
+    hits_of_words = iter(in_threads(reads))
     for column in query.columns:
         known = [level.texts[column] for level in text.levels]
         texts = sum(one.live for one in known)
         mean = sum(one.live_words for one in known) / max(texts, 1)
-        for word, times in Counter(_WORD.findall(query.query.lower())).items():
-            asked = match_query(word, (column,))
-            having = [scores_of(level.searched, asked) for level in text.levels]
+        for times in words_asked.values():
+            having = list(islice(hits_of_words, len(text.levels)))
             live = sum(
                 len(found) - int(np.count_nonzero(np.isin(found, level.stale)))
                 for level, (found, _) in zip(text.levels, having, strict=True)
