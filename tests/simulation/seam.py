@@ -59,6 +59,7 @@ COLLECTING_READS = frozenset(
         "cleanup.searched_indexes",
         "cleanup.stored_versions",
         "statement.check_found",
+        "statement.file_pieces",
         "statement.files_of",
     }
 )

@@ -293,6 +293,15 @@ def sum_file(named: NamedFile, *, options: StorageOptions, found: bool = False) 
     return StatedFile(path=named.path, bytes=sum(sizes.values()), sum=total, rows=named.rows, found=found)
 
 
+def file_pieces(root: str, key: str, size: int, *, options: StorageOptions) -> Iterator[bytes]:
+    """Yield what is summed of a file below `root`: its key, a zero byte, and its bytes, piece by piece.
+
+    Raises: `Corrupt` or `Unavailable`, if it can't be read.
+    """
+    with read_errors("a file of the base can't be read", table=root, object=key):
+        yield from _pieces(LanceFileSession(root, storage_options=dict(options or {})), key, size)
+
+
 def _pieces(files: LanceFileSession, key: str, size: int) -> Iterator[bytes]:
     yield key.encode() + b"\0"
     for start in range(0, size, _PIECE):

@@ -14,7 +14,6 @@ from lancelsm.gc.survey import survey_region
 from lancelsm.gc.sweep import Sweep, Waiting, confirm_region, waiting_region
 from lancelsm.gc.verify import verify_region
 from lancelsm.history.pin_records import Pin
-from lancelsm.region.base_checked import read_checked
 from lancelsm.region.catalog import Region, region_from_record, regions, with_heads
 from lancelsm.region.handle import TableHandle
 from lancelsm.region.manifest import Superseded
@@ -142,10 +141,10 @@ def check_progress(handle: TableHandle, *, write: bool) -> Progress:
 
 
 def read_progress(handle: TableHandle) -> Progress:
-    """Call `base.read_progress` with the last check that the catalog records."""
-    from lancelsm.gc import base  # noqa: PLC0415
+    """Verify the last check of the base, then call `base.read_progress` with it."""
+    from lancelsm.gc import base, verify_checked  # noqa: PLC0415
 
-    return base.read_progress(handle, read_checked(handle))
+    return base.read_progress(handle, verify_checked.verified_check(handle))
 
 
 def _scope_of(handle: TableHandle, key: str, *, count: int) -> CollectionScope:
