@@ -14,6 +14,7 @@ from lancelsm.common.shown import shown
 from lancelsm.errors import Invalid
 from lancelsm.record.casts import cast_column, nulls, shown_value
 from lancelsm.record.key import fold, last_of_key, newest
+from lancelsm.record.scalars import plain
 from lancelsm.record.schema import TableSchema, unknown_column
 from lancelsm.record.shapes import check_nesting, is_row, key_rows, listed
 from lancelsm.record.values import column
@@ -90,7 +91,10 @@ def inferred(data: Any) -> pa.Table:
         raise Invalid("there are no columns to create a table from", remedy="Give an Arrow schema, or rows")
     for name, values in given.items():
         check_nesting(values, name)
-    table: pa.Table = _imported(lambda columns: pa.table(dict(columns)), given)
+    known = {
+        name: plain(values, None) if isinstance(values, list | tuple) else values for name, values in given.items()
+    }
+    table: pa.Table = _imported(lambda columns: pa.table(dict(columns)), known)
     return table
 
 
@@ -183,6 +187,8 @@ def _column(name: str, values: Any) -> _Column:
     if hasattr(values, "__arrow_c_stream__"):
         _check_no_objects(getattr(values, "dtype", None), name)
         return _imported(pa.chunked_array, values)
+    if getattr(getattr(values, "dtype", None), "kind", "") == "O" and hasattr(values, "tolist"):
+        return listed(values)  # Python objects in an array of numpy
     if hasattr(values, "__arrow_c_array__") or hasattr(values, "__array__"):
         return _imported(lambda given: pa.chunked_array([pa.array(given)]), values)
     if isinstance(values, str | bytes | Mapping) or not isinstance(values, Iterable):

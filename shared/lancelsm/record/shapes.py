@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
-from uuid import UUID
 
 import pyarrow as pa
 
@@ -101,17 +100,6 @@ def check_nesting(values: Any, field: str) -> None:
         remedy="Store the value as text, or in several columns",
         field=field,
     )
-
-
-def without_uuids(values: Sequence[Any], kind: pa.DataType) -> Sequence[Any]:
-    """Return the values with each `uuid.UUID` as text, or as 16 bytes for a binary column."""
-    if not any(isinstance(value, UUID) for value in values):
-        return values
-    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
-        return [str(value) if isinstance(value, UUID) else value for value in values]
-    if pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or kind == pa.binary(16):
-        return [value.bytes if isinstance(value, UUID) else value for value in values]
-    return values
 
 
 def _has_objects(value: Any) -> bool:

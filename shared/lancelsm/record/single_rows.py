@@ -165,4 +165,7 @@ class SingleRows:
 
 
 def _is_number_of_numpy(kind: type) -> bool:
-    return any(base.__module__ == "numpy" and base.__name__ in ("number", "bool", "bool_") for base in kind.__mro__)
+    return any(
+        base.__module__ == "numpy" and base.__name__ in ("number", "bool", "bool_", "datetime64")
+        for base in kind.__mro__
+    )

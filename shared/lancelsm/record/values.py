@@ -29,7 +29,7 @@ from lancelsm.record.admission import children
 from lancelsm.record.casts import as_type, attempt, converted, kind_of, storage_type
 from lancelsm.record.expected import expected
 from lancelsm.record.iso import parsed
-from lancelsm.record.shapes import without_uuids
+from lancelsm.record.scalars import is_time_of_numpy, plain
 
 # Doubles of at least this size round to infinity.
 _ROUNDS_TO_INFINITY: Final = {16: 65520.0, 32: 3.4028235677973366e38, 64: math.inf}
@@ -64,6 +64,8 @@ def json_column(values: Sequence[Any], field: pa.Field) -> pa.Array:
 def _array(values: Sequence[Any], kind: pa.DataType, field: pa.Field, rows: Sequence[int], leaf: _Leaf) -> pa.Array:
     """Build an array of the storage type of `kind`; `rows` has the row number of each value."""
     kind = storage_type(kind)
+    if leaf is _from_python:
+        values = plain(values, kind)
     if not pa.types.is_nested(kind):
         return leaf(values, kind, field, rows)
     _check_types(values, kind, field, rows)
@@ -110,7 +112,6 @@ def _items(value: Any, kind: pa.DataType) -> Sequence[Any]:
 
 
 def _from_python(values: Sequence[Any], kind: pa.DataType, field: pa.Field, rows: Sequence[int]) -> pa.Array:
-    values = without_uuids(values, kind)
     _check_types(values, kind, field, rows)
     if pa.types.is_floating(kind):
         values = _plain_floats(values)
@@ -179,7 +180,11 @@ def _acceptance(kind: pa.DataType) -> Callable[[type], bool]:
             or (hasattr(given, "__array__") and hasattr(given, "__iter__") and not issubclass(given, str | bytes))
         )
     accepted = _ACCEPTED.get(family, ())
-    return lambda given: issubclass(given, accepted)
+    of_numpy = _OF_NUMPY.get(family)
+    return lambda given: (
+        issubclass(given, accepted)
+        or (given.__module__ == "numpy" and of_numpy is not None and given.__name__ == of_numpy)
+    )
 
 
 _ACCEPTED: Final[dict[str | None, tuple[type, ...]]] = {
@@ -191,6 +196,9 @@ _ACCEPTED: Final[dict[str | None, tuple[type, ...]]] = {
     "struct": (Mapping,),
     "map": (Mapping, list, tuple),
 }
+
+
+_OF_NUMPY: Final[dict[str | None, str]] = {"timestamp": "datetime64", "duration": "timedelta64"}
 
 
 def _family(kind: pa.DataType) -> str | None:
@@ -224,21 +232,30 @@ def _limits(kind: pa.DataType, types: set[type]) -> Callable[[Any], bool] | None
     if pa.types.is_time(kind):
         return lambda value: value.tzinfo is None
     if pa.types.is_duration(kind):
-        exact = kind.unit == "ns"
-        return lambda value: (exact or not getattr(value, "nanoseconds", 0)) and value == value  # noqa: PLR0124
+        return lambda value: _fits_duration(value, kind)
     if pa.types.is_floating(kind) and (kind.bit_width < 64 or not types <= {float}):
         return lambda value: _fits_float(value, kind)
     return None
 
 
 def _fits_timestamp(value: Any, kind: pa.DataType) -> bool:
-    if value != value:  # noqa: PLR0124 - NaT of pandas
-        return False
+    if _is_of_numpy(value):
+        return kind.tz is None and is_time_of_numpy(value, "datetime64", _wide(kind).unit)
     offset = value.utcoffset()
     if (offset is None) != (kind.tz is None):
         return False
     # Arrow drops microseconds of an offset, and nanoseconds of pandas.
     return not (offset and offset.microseconds) and (kind.unit == "ns" or not getattr(value, "nanosecond", 0))
+
+
+def _fits_duration(value: Any, kind: pa.DataType) -> bool:
+    if _is_of_numpy(value):
+        return is_time_of_numpy(value, "timedelta64", _wide(kind).unit)
+    return kind.unit == "ns" or not getattr(value, "nanoseconds", 0)
+
+
+def _is_of_numpy(value: Any) -> bool:
+    return type(value).__module__ == "numpy"
 
 
 def _fits_float(value: Any, kind: pa.DataType) -> bool:

@@ -1,0 +1,153 @@
+"""Scalars of numpy and pandas: what is exact is accepted, and anything else is `Invalid`."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Callable
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+
+import lancelsm
+from lancelsm.errors import Invalid
+from lancelsm.record.schema import TableSchema
+from lancelsm.record.single_rows import SingleRows
+from lancelsm.record.values import column
+
+REFUSED = object()
+S, US, NS = (pa.timestamp(unit) for unit in ("s", "us", "ns"))
+UTC = pa.timestamp("us", "UTC")
+DAY = np.datetime64("2020-01-02")
+SECOND = np.datetime64("2020-01-02T03:04:05")
+MICRO = np.datetime64("2020-01-02T03:04:05.000006")
+NANO = np.datetime64("2020-01-02T03:04:05.000000007")
+MONEY = pa.decimal128(10, 2)
+
+time = dt.datetime.fromisoformat
+
+CASES: list[tuple[Any, pa.DataType, Any]] = [
+    (np.bool_(True), pa.bool_(), True),
+    (np.bool_(True), pa.int64(), REFUSED),
+    (np.bool_(True), MONEY, REFUSED),
+    (np.int8(-3), pa.uint8(), REFUSED),
+    (np.uint64(2**64 - 1), pa.uint64(), 2**64 - 1),
+    (np.uint64(2**64 - 1), pa.int64(), REFUSED),
+    (np.int64(-7), MONEY, Decimal("-7.00")),
+    (np.uint8(7), pa.decimal256(40, 0), Decimal(7)),
+    (np.uint64(2**63), pa.decimal128(20, 0), Decimal(2**63)),
+    (np.int64(2**62), MONEY, REFUSED),
+    (np.float64(1.5), MONEY, REFUSED),
+    (np.float16(1.5), pa.float64(), 1.5),
+    (np.longdouble(1.5), pa.float64(), 1.5),
+    (np.longdouble(1) / 3, pa.float64(), REFUSED),
+    (np.float64(1.0), pa.int64(), REFUSED),
+    (np.complex128(1), pa.float64(), REFUSED),
+    (np.str_("text"), pa.string(), "text"),
+    (np.bytes_(b"ab"), pa.binary(), b"ab"),
+    (np.void(b"ab"), pa.binary(2), b"ab"),
+    (np.void(b"ab"), pa.string(), REFUSED),
+    (np.array(5), pa.int64(), 5),
+    (np.array([5]), pa.int64(), REFUSED),
+    (DAY, pa.date32(), dt.date(2020, 1, 2)),
+    (DAY, US, time("2020-01-02")),
+    (SECOND, pa.date32(), REFUSED),
+    (SECOND, S, time("2020-01-02T03:04:05")),
+    (SECOND, pa.int64(), REFUSED),
+    (SECOND, pa.string(), REFUSED),
+    (SECOND, pa.duration("us"), REFUSED),
+    (SECOND, UTC, REFUSED),
+    (MICRO, US, time("2020-01-02T03:04:05.000006")),
+    (MICRO, S, REFUSED),
+    (MICRO, NS, pd.Timestamp(MICRO)),
+    (NANO, NS, pd.Timestamp(NANO)),
+    (NANO, US, REFUSED),
+    (np.datetime64(2**62, "s"), US, REFUSED),
+    (np.datetime64("2020-01"), pa.date32(), REFUSED),
+    (np.datetime64(7, "25s"), S, time("1970-01-01T00:02:55")),
+    (np.datetime64(3 * 10**9, "as"), NS, pd.Timestamp("1970-01-01 00:00:00.000000003")),
+    (np.datetime64(1, "as"), NS, REFUSED),
+    (np.timedelta64(5, "D"), pa.duration("s"), dt.timedelta(5)),
+    (np.timedelta64(5, "ns"), pa.duration("ns"), pd.Timedelta(5, "ns")),
+    (np.timedelta64(5, "ns"), pa.duration("us"), REFUSED),
+    (np.timedelta64(5, "s"), pa.int64(), REFUSED),
+    (np.timedelta64(1, "M"), pa.duration("s"), REFUSED),
+    (np.timedelta64(5), pa.duration("s"), REFUSED),
+    (pd.NA, pa.int64(), None),
+    (pd.NA, pa.string(), None),
+    (pd.NaT, NS, None),
+    (pd.NaT, pa.time64("ns"), None),
+    (pd.NaT, pa.int64(), REFUSED),
+    (np.datetime64("NaT"), UTC, None),
+    (np.datetime64("NaT"), pa.duration("s"), REFUSED),
+    (np.timedelta64("NaT"), pa.duration("s"), None),
+    (pd.Timestamp("2020-01-02 03:04:05"), S, time("2020-01-02T03:04:05")),
+    (pd.Timestamp(NANO), US, REFUSED),
+    (pd.Timestamp("2020-01-02", tz="UTC"), UTC, dt.datetime(2020, 1, 2, tzinfo=dt.UTC)),
+    (pd.Timestamp("2020-01-02"), pa.date32(), REFUSED),
+    (pd.Timedelta(5, "s"), pa.duration("ms"), dt.timedelta(seconds=5)),
+    (pd.Period("2020-01"), pa.date32(), REFUSED),
+]
+WRAPPED: list[tuple[Callable[[Any], Any], Callable[[pa.DataType], pa.DataType]]] = [
+    (lambda value: value, lambda kind: kind),
+    (lambda value: {"in": value}, lambda kind: pa.struct([("in", kind)])),
+    (lambda value: [None, value], pa.list_),
+    (lambda value: [("key", value)], lambda kind: pa.map_(pa.string(), kind)),
+]
+
+
+@pytest.mark.parametrize(("value", "kind", "wanted"), CASES, ids=[str(number) for number, _ in enumerate(CASES)])
+def test_a_scalar_is_exact_or_refused_at_every_level(value: Any, kind: pa.DataType, wanted: Any) -> None:
+    for wrap, outer in WRAPPED:
+        field = pa.field("column", outer(kind))
+        if wanted is REFUSED:
+            with pytest.raises(Invalid, match="column 'column', row 1: "):
+                column([None, wrap(value)], field)
+        else:
+            assert column([None, wrap(value)], field).to_pylist() == [None, wrap(wanted)]
+
+
+@pytest.mark.filterwarnings("ignore:Lance's own writer")
+def test_scalars_are_rows_and_keys_of_every_call(tmp_path: Path) -> None:
+    schema = pa.schema([("at", US), ("n", pa.int64()), ("price", MONEY), ("day", pa.date32())])
+    table = lancelsm.create(tmp_path / "table", schema, primary_key=["at", "n"])
+    wanted = {"at": time("2020-01-02"), "n": 1, "price": Decimal(3), "day": dt.date(2020, 1, 2)}
+    row = {"at": DAY, "n": np.int64(1), "price": np.int64(3), "day": DAY}
+
+    table.upsert(row)
+    table.upsert([{**row, "n": np.uint8(2), "price": pd.NA, "day": pd.NaT}])
+    table.upsert({"at": np.array([DAY]), "n": np.array([3]), "price": np.array([pd.NA], object), "day": [DAY]})
+    with table.writer() as writer:
+        for number in (4, 5):
+            writer.submit({**row, "n": np.int64(number)})
+
+    assert table.get((DAY, np.int64(1))).to_pylist() == [wanted]
+    assert table.get([(DAY, 2)]).to_pylist() == [{**wanted, "n": 2, "price": None, "day": None}]
+    table.delete([(SECOND, 1), (DAY, np.int8(1)), (pd.Timestamp(DAY), 2)])
+    assert table.scan(columns=["n"]).to_arrow()["n"].to_pylist() == [3, 4, 5]
+    with pytest.raises(Invalid, match="'at'"):
+        table.get((pd.NaT, 1))
+
+
+def test_times_of_numpy_are_taken_quickly_the_second_time() -> None:
+    rows = SingleRows(TableSchema(columns=pa.schema([("id", US)]), primary_key=("id",)))
+
+    assert isinstance(rows.take({"id": SECOND}), pa.Table)
+    taken = rows.take({"id": MICRO})
+    assert not isinstance(taken, pa.Table)
+    ((_, table),) = rows.convert([taken])
+    assert table["id"].to_pylist() == [time("2020-01-02T03:04:05.000006")]
+
+
+def test_a_table_is_created_from_rows_with_scalars(tmp_path: Path) -> None:
+    rows = [{"id": np.int64(1), "at": MICRO, "day": DAY, "n": pd.NA}, {"id": 2, "at": pd.NaT, "day": None, "n": 7}]
+
+    table = lancelsm.create(tmp_path / "table", rows, primary_key="id")
+
+    assert table.get(1).to_pylist() == [
+        {"id": 1, "at": time("2020-01-02T03:04:05.000006"), "day": dt.date(2020, 1, 2), "n": None}
+    ]
