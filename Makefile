@@ -26,7 +26,7 @@ export GATEWAY_PORT
 # Exists while the stacks are deployed: a new emulator starts with an empty directory.
 DEPLOYED := .local/work/deployed
 
-.PHONY: help demo demo-aws test test-rest lint typecheck simulate stress bench build spark35 proto lock clean synth bootstrap deploy destroy asl local local-down
+.PHONY: help demo demo-aws test test-rest lint typecheck simulate stress bench build spark35 notebook proto lock clean synth bootstrap deploy destroy asl local local-down
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -112,6 +112,9 @@ asl: .venv/aws.stamp ## print the state machines as they are deployed, with name
 spark35: .venv/spark35.stamp ## run the Spark tests on Spark 3.5
 	@PYTHONPATH=.venv/spark35 $(BIN)/python -m pytest tests/spark $(ARGS)
 
+notebook: .venv/notebook.stamp ## run the notebook of sentence embeddings, with its model
+	@PYTHONPATH=.venv/notebook $(BIN)/python -m pytest tests/integration/test_notebook.py -m "rest or long" $(ARGS)
+
 proto: .venv/dev.stamp ## generate shared/lancelsm/generated from proto/
 	@$(BIN)/python proto/generate.py
 
@@ -167,4 +170,9 @@ node_modules/.package-lock.json: package.json package-lock.json .venv/aws.stamp
 .venv/spark35.stamp: requirements/spark35.txt .venv/dev.stamp
 	@echo "installing Spark 3.5 beside Spark 4"
 	@$(LOCKED) --target .venv/spark35 --upgrade -r requirements/spark35.txt
+	@touch $@
+
+.venv/notebook.stamp: requirements/notebook.txt .venv/dev.stamp
+	@echo "installing a model of sentence embeddings"
+	@$(LOCKED) --target .venv/notebook --upgrade -r requirements/notebook.txt
 	@touch $@
