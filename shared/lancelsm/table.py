@@ -98,6 +98,7 @@ class Table:
             handle.read_keyed_base,
             kept=BoundedCache(handle.settings.view_cache_bytes),
             keep_seconds=handle.settings.collect_interval_seconds / 2,
+            skew_seconds=handle.settings.skew_allowance_seconds,
         )
 
     def __repr__(self) -> str:

@@ -11,6 +11,7 @@ import pytest
 from tests.model import (
     base_statement,
     claim,
+    eventual_view,
     head_commits,
     index_promise,
     merge_order,
@@ -27,6 +28,7 @@ from tests.model import (
 from tests.model.base_statement import BaseStatement
 from tests.model.claim import Claim
 from tests.model.engine import Model
+from tests.model.eventual_view import EventualView
 from tests.model.head_commits import HeadCommits
 from tests.model.index_promise import IndexPromise
 from tests.model.merge_order import MergeOrder
@@ -48,6 +50,7 @@ CLEAN = {
     "base statement": (BaseStatement(), 11_877),
     "claim, two actors of one owner": (Claim(), 663),
     "claim, with a rival": (RivalClaims(), 28_083),
+    "eventual view": (EventualView(), 87_537),
     "head commits": (HeadCommits(), 7_986),
     "index promise": (IndexPromise(creations=1), 41_722),
     "merge order": (MergeOrder(generations=1), 7_157),
@@ -63,6 +66,7 @@ CLEAN = {
     "waiting note": (WaitingNote(), 250),
 }
 LONG = {
+    "eventual view": (EventualView(ticks=3), 255_030),
     "index promise": (IndexPromise(), 83_617),
     "merge order": (MergeOrder(), 346_791),
     "pipelining": (Pipelining(), 71_567),
@@ -86,6 +90,9 @@ CAUGHT: dict[Enum, tuple[Any, str]] = {
     claim.Guard.FENCES_READABLE: (RivalClaims, "committed entry missing"),
     claim.Guard.FRESH_MANIFEST_EPOCH: (RivalClaims, "committed entry missing"),
     claim.Guard.EPOCH_IN_MANIFEST: (RivalClaims, "claim without a fence"),
+    eventual_view.Guard.BELOW_INTERVAL: (EventualView, "object missing"),
+    eventual_view.Guard.AGE_FROM_BEGIN: (EventualView, "stale read"),
+    eventual_view.Guard.MATCH: (EventualView, "older row wins"),
     head_commits.Guard.PRECONDITION: (HeadCommits, "ranges overlap"),
     head_commits.Guard.OWN_WORK: (HeadCommits, "false report"),
     head_commits.Guard.MANIFEST_VERSION: (HeadCommits, "generation lost"),

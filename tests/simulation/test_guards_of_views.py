@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.simulation import view_scenarios
-from tests.simulation.marks import Edit, without
+from tests.simulation.marks import Edit, moved, without
 from tests.simulation.removal import Scenario, fails
 
 GUARDS: dict[str, tuple[list[Edit], Scenario]] = {
@@ -35,6 +35,18 @@ GUARDS: dict[str, tuple[list[Edit], Scenario]] = {
     "a recent view has recent parts": (
         [without("recent part of a view")],
         view_scenarios.old_part_beside_a_recent_one,
+    ),
+    "an old region snapshot is not used": (
+        [without("old region snapshot is not used")],
+        view_scenarios.old_region_snapshot,
+    ),
+    "a region snapshot is used only with a base that it belongs to": (
+        [without("snapshot belongs to its base")],
+        view_scenarios.base_ahead_of_the_region_snapshot,
+    ),
+    "the age of a region snapshot counts from before its heads were read": (
+        [moved("age of a region snapshot counts from before its heads", by=3)],
+        view_scenarios.slow_optimize,
     ),
 }
 

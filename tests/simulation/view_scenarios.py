@@ -11,7 +11,10 @@ import pyarrow as pa
 import pytest
 
 import lancelsm
+from lancelsm.compaction import region_states
+from lancelsm.compaction.maintenance import optimize_table
 from lancelsm.read import view_cache
+from lancelsm.region.handle import Ports
 from lancelsm.table import Table
 from tests.simulation.faults import FakeClock, FaultPlan
 from tests.unit.tables import by_key, faulty
@@ -105,3 +108,70 @@ def old_catalog(path: Path) -> None:
     held.clock.advance(100)
     held.get(0)
     assert held.scan(consistency="eventual", max_staleness=50) == {0: 1, 1: 1}
+
+
+# Region snapshots
+
+EVENTUAL: dict[str, Any] = {"consistency": "eventual", "max_staleness": 60}
+
+
+class Snapshotted:
+    """A table of two regions with a region snapshot, from which processes read that have just started."""
+
+    def __init__(self, path: Path) -> None:
+        self.clock = FakeClock()
+        self.uri = str(path)
+        settings = {"skew_allowance_seconds": 10, "collect_interval_seconds": INTERVAL}
+        self.writing = lancelsm.create(
+            path, [{"id": 0, "v": 0}], primary_key="id", regions="bucket(id, 2)", settings=settings, ports=self.ports()
+        )
+        self.writing.upsert([{"id": 0, "v": 1}])
+
+    def ports(self) -> Ports:
+        return faulty(FaultPlan(), clock=self.clock)
+
+    def optimize(self) -> None:
+        optimize_table(self.writing._handle)
+
+    def scan(self) -> dict[int, Any]:
+        return by_key(lancelsm.open(self.uri, ports=self.ports()).scan(**EVENTUAL).to_arrow())
+
+
+def old_region_snapshot(path: Path) -> None:
+    """Rows are written after the snapshot, and it is older than the read allows if the clocks differ."""
+    table = Snapshotted(path)
+    table.optimize()
+    table.writing.upsert([{"id": 0, "v": 2}])
+    assert table.scan() == {0: 1}
+    table.clock.advance(51)
+    assert table.scan() == {0: 2}
+
+
+def base_ahead_of_the_region_snapshot(path: Path) -> None:
+    """The base has a newer row of a key than the log of the snapshot."""
+    table = Snapshotted(path)
+    table.optimize()
+    table.writing.upsert([{"id": 0, "v": 2}])
+    table.writing.flush()
+    table.writing.merge(engine="inprocess")
+    assert table.scan() == {0: 2}
+
+
+def slow_optimize(path: Path) -> None:
+    """Rows are written and time goes by after an optimize has read the heads."""
+    table = Snapshotted(path)
+    newest = region_states.newest
+    begun: list[None] = []
+
+    def read_slowly(*arguments: Any) -> Any:
+        if not begun:
+            begun.append(None)
+            table.writing.upsert([{"id": 0, "v": 2}])
+            table.clock.advance(100)
+        return newest(*arguments)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(region_states, "newest", read_slowly)
+        table.optimize()
+    assert begun
+    assert table.scan() == {0: 2}

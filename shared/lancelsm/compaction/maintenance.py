@@ -26,6 +26,7 @@ from lancelsm.compaction.inprocess import InProcess
 from lancelsm.compaction.merge import Merged, merge_generations
 from lancelsm.compaction.optimize import Optimized, optimize_base
 from lancelsm.compaction.plan import RegionPending, Sums
+from lancelsm.compaction.region_states import write_region_states
 from lancelsm.compaction.runner import TaskRunner
 from lancelsm.dataset.base_table import BaseTable
 from lancelsm.dataset.generation import check_generation, write_generation
@@ -198,7 +199,8 @@ def optimize_table(handle: TableHandle) -> Optimized:
     """Maintain the indexes, and compact the base if that is due; see `compaction.optimize.optimize_base`.
 
     The indexes of the base catch up, every listed generation gets those that it lacks, and then Lance's readers are
-    promised them (`compaction.indexes`). That needs no lease of the base, so it does not wait for a merge.
+    promised them (`compaction.indexes`). That needs no lease of the base, so it does not wait for a merge. At the end
+    the region snapshot for eventual reads is written.
 
     Raises:
         Contended: a merge or another optimize is running. The indexes may be up to date.
@@ -217,6 +219,8 @@ def optimize_table(handle: TableHandle) -> Optimized:
             has_new_indexes=indexed,
             storage_options=handle.storage_options,
         )
+        if write_region_states(handle):
+            done = replace(done, base_version=handle.read_base().version)
     return replace(done, indexes_extended=done.indexes_extended or indexed)
 
 

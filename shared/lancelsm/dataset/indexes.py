@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -35,6 +35,7 @@ from lancelsm.dataset.durable import make_durable
 from lancelsm.dataset.merged_generations import read_details
 from lancelsm.dataset.native import native_errors, read_errors
 from lancelsm.errors import Contended, Corrupt, Invalid, LsmError
+from lancelsm.generated.lance.table_pb2 import MemWalIndexDetails
 from lancelsm.objects import ObjectStore
 from lancelsm.record.schema import TableSchema, unknown_column
 
@@ -367,9 +368,26 @@ def read_promise(*, objects: ObjectStore, version: int) -> Promise | None:
 def write_promise(base: BaseTable, promise: Promise, *, objects: ObjectStore) -> bool:
     """Commit a promise on this version of the base. Return False if another commit came first.
 
+    Raises: the same errors as `change_details`.
+    """
+
+    def change(message: MemWalIndexDetails, _: str) -> None:
+        del message.maintained_indexes[:]
+        message.maintained_indexes.extend(promise.names)
+        message.maintain_all_indexes = promise.every
+
+    return change_details(base, change, objects=objects)
+
+
+def change_details(base: BaseTable, change: Callable[[MemWalIndexDetails, str], None], *, objects: ObjectStore) -> bool:
+    """Commit other details of the MemWAL index on this version of the base. Return False if another commit came first.
+
+    Args:
+        change: changes the details; gets the UUID that the index will have.
+
     Raises:
         Corrupt: the base has no MemWAL index.
-        Unavailable: the store did not answer; the promise may be committed.
+        Unavailable: the store did not answer; the details may be committed.
     """
     stored = read_details(objects=objects, version=base.version)
     if stored is None:
@@ -379,12 +397,9 @@ def write_promise(base: BaseTable, promise: Promise, *, objects: ObjectStore) ->
             table=base.uri,
             version=base.version,
         )
-    message = stored.message
-    del message.maintained_indexes[:]
-    message.maintained_indexes.extend(promise.names)
-    message.maintain_all_indexes = promise.every
-    details = (_DETAILS, message.SerializeToString())
     identity = str(uuid.uuid5(uuid.UUID(stored.uuid), str(base.version)))
+    change(stored.message, identity)
+    details = (_DETAILS, stored.message.SerializeToString())
     operation = lance.LanceOperation.CreateIndex(
         new_indices=[_mem_wal_index(identity, base.version, details)],
         removed_indices=[_mem_wal_index(stored.uuid, stored.dataset_version, details)],

@@ -2,7 +2,7 @@
 
 A strong read reads the catalog, the heads and the number of the newest version of the base, all at once. If each is the
 same as when a part was taken, the part is current, and nothing else is read. An eventual read takes a view without any
-read, if one was current at most `max_staleness` ago.
+read, if one was current at most `max_staleness` ago. Model: tests/model/eventual_view.py.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from lancelsm.common.bounded_cache import BoundedCache
 from lancelsm.common.layout import RegionId
 from lancelsm.common.trace import NO_TRACE, Trace
 from lancelsm.dataset.base_table import BaseTable, newest_version
+from lancelsm.read.region_snapshot import find_region_snapshot
 from lancelsm.read.view import Known, ReadBase, RegionView, View, mismatch, take_view
 from lancelsm.region.catalog import Region, TableContext
 from lancelsm.region.head import Head
@@ -66,6 +67,7 @@ class ViewCache:
         read_base: opens the newest version of the base.
         kept: bounds the memory; also keeps what reads derive from a view.
         keep_seconds: a part that was taken longer ago is read again.
+        skew_seconds: by how much the clocks of two machines may differ.
         trace: is told what is read of the base.
     """
 
@@ -76,18 +78,27 @@ class ViewCache:
         *,
         kept: BoundedCache,
         keep_seconds: float,
+        skew_seconds: float,
         trace: Trace = NO_TRACE,
     ) -> None:
         self.kept = kept
         self._context = context
         self._read_base = read_base
+        self._skew_seconds = skew_seconds
         self._trace = trace
         self._keep_seconds = keep_seconds
         self._newest = _Newest()
 
     def traced(self, context: TableContext, read_base: ReadBase, trace: Trace) -> ViewCache:
         """Return a cache with the same parts, which reads with this context and tells the trace what it reads."""
-        found = ViewCache(context, read_base, kept=self.kept, keep_seconds=self._keep_seconds, trace=trace)
+        found = ViewCache(
+            context,
+            read_base,
+            kept=self.kept,
+            keep_seconds=self._keep_seconds,
+            skew_seconds=self._skew_seconds,
+            trace=trace,
+        )
         found._newest = self._newest
         if self._newest.base is not None:
             trace.reads(self._newest.base.table.dataset)
@@ -113,10 +124,20 @@ class ViewCache:
         return view
 
     def recent(self, list_regions: ListRegions, *, select: Select | None = None, max_staleness: float) -> View | None:
-        """Return a view that was current at most this many seconds ago, without a read; None if there is none.
+        """Return a view that was current at most this many seconds ago; None if there is none.
+
+        A view of kept parts costs no read. If nothing is kept, the region snapshot of the base is read, and what is in
+        the logs at its time.
 
         Args: the same as in `take`. Without `select`, the regions are listed.
+
+        Raises: the same errors as `read_base`; `Corrupt` or `Unavailable`, if the manifest of the base can't be read.
         """
+        if self._newest.base is None:
+            return self._view_of_snapshot(list_regions, select, max_staleness)
+        return self._kept_view(list_regions, select, max_staleness)
+
+    def _kept_view(self, list_regions: ListRegions, select: Select | None, max_staleness: float) -> View | None:
         oldest = self._context.clock.monotonic() - max_staleness
         base, listing = self._newest.base, self._newest.listing
         if base is None or base.checked < oldest:  # guard: base of a recent view is recent
@@ -136,6 +157,22 @@ class ViewCache:
         if len(recent) < len(parts):
             return None
         return _joined(base.table, recent)
+
+    def _view_of_snapshot(self, list_regions: ListRegions, select: Select | None, max_staleness: float) -> View | None:
+        began = self._context.clock.monotonic()
+        base = self._opened()
+        snapshot = find_region_snapshot(self._context, base)
+        if snapshot is None:
+            return None
+        age = max(0.0, self._context.clock.now() - snapshot.taken) + self._skew_seconds
+        if age > max_staleness:  # guard: old region snapshot is not used
+            return None
+        every = [one.region for one in snapshot.regions]
+        listing = _Catalog(list_regions if select is None else lambda: every, select)
+        view = snapshot.view(listing.read())
+        if view is not None:
+            self._keep(view, listing, began - age, whole=False)
+        return view
 
     def forget(self) -> None:
         """Forget everything: the next view is read as a whole."""
@@ -194,11 +231,12 @@ class ViewCache:
         found: _Part | None = self.kept.get(("part", region))
         return found
 
-    def _keep(self, view: View, listing: _Catalog, began: float) -> None:
+    def _keep(self, view: View, listing: _Catalog, began: float, *, whole: bool = True) -> None:
+        """Keep the parts of a view that was current when a read began. A part is `whole` if its manifest is."""
         regions = {one.region: one for one in view.regions}
         for region in listing.listed:
             one, last = regions.get(region.id), self._part(region.id)
-            head = _decisive(one.end) if one is not None and isinstance(one.end, Head) else None
+            head = _decisive(one.end) if whole and one is not None and isinstance(one.end, Head) else None
             taken = last.taken if last is not None and one is not None and _same_rows(last.view, one) else began
             part = _Part(head=head, view=one, base=view.base, taken=taken, checked=began)
             self.kept.put(("part", region.id), part, size=0 if one is None else one.tail.nbytes)

@@ -299,6 +299,23 @@ def collected(
     )
 
 
+def above(manifest: Manifest, counter: Generation) -> Manifest:
+    """Return what readers of a base with this counter need: without the generations that the base has.
+
+    Their sums count as collected. The same manifest, if Lance's own writer flushed one of them: it has no sums.
+    """
+    merged = [g for g in manifest.generations if g.generation <= counter]
+    folded = [g.folded for g in merged if g.folded]
+    if len(folded) < len(merged):
+        return manifest
+    return replace(
+        manifest,
+        generations=manifest.generations[len(merged) :],
+        collected_entries=sum((f.entry_setsum for f in folded), start=manifest.collected_entries),
+        collected_rows=sum((f.row_setsum for f in folded), start=manifest.collected_rows),
+    )
+
+
 def violations(old: Manifest | None, new: Manifest) -> list[str]:
     """Return the invariants that `new` breaks, as text; empty if it may follow `old` (None: it is the first one)."""
     return [*_inner_violations(new), *(_step_violations(old, new) if old else [])]

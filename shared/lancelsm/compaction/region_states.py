@@ -1,0 +1,40 @@
+"""Write the region snapshot of a table into the MemWAL index of its base, for eventual reads."""
+
+from __future__ import annotations
+
+from lancelsm.dataset.region_snapshots import write_region_snapshot
+from lancelsm.read.region_snapshot import RegionAt, snapshot_rows
+from lancelsm.read.view import mismatch
+from lancelsm.region.catalog import regions, with_heads
+from lancelsm.region.compare_and_swap import newest
+from lancelsm.region.handle import TableHandle
+
+_TRIES = 3
+
+
+def write_region_states(handle: TableHandle) -> bool:
+    """Write a snapshot of all regions if there are several. Return False if other commits kept coming first.
+
+    Raises:
+        Corrupt: the base has no MemWAL index, or a head or manifest is damaged.
+        Unavailable: a store or the registry did not answer.
+    """
+    context, spec = handle.context, handle.config.regions
+    if spec is None:
+        return False
+    for _ in range(_TRIES):
+        taken = context.clock.now()  # guard: age of a region snapshot counts from before its heads
+        found = with_heads(context, regions(context))
+        if len(found) < 2:
+            return False
+        named = context.each(lambda pair: newest(*pair), found)
+        states = [
+            RegionAt(region=region, head=head, manifest=manifest)
+            for (region, _), (head, manifest) in zip(found, named, strict=True)
+        ]
+        base = handle.read_base()
+        if any(mismatch(one.manifest, base) for one in states):
+            continue
+        if write_region_snapshot(base, snapshot_rows(states, base, spec), taken=taken, objects=context.objects):
+            return True
+    return False
