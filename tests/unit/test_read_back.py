@@ -13,10 +13,12 @@ import lance
 import numpy as np
 import pyarrow as pa
 import pytest
+from lance.fragment import FragmentMetadata
 
 from lancelsm.dataset import base_rows, read_back
 from lancelsm.dataset.base_rows import Base, NewFragment
 from lancelsm.dataset.deletions import every_row, hidden_rows
+from lancelsm.dataset.statement import named_files
 from lancelsm.errors import Corrupt
 from lancelsm.record.schema import FIELD_ID
 from tests.simulation.marks import changed, without
@@ -247,6 +249,18 @@ def other_number_of_rows(path: Path, more: int) -> None:
     written = base_rows.write_rows(base, columns, rows.slice(0, 1 + more).to_batches())
     with pytest.raises(Corrupt, match="rows"):
         read_back.check_rows(base, columns, written, rows.slice(0, 2 - more).to_batches())
+
+
+def test_a_file_in_a_directory_that_the_version_lacks_is_corrupt(tmp_path: Path) -> None:
+    table = Environment(tmp_path, rows=[row(key, 0) for key in range(4)])
+    base, hidden = Base.of(table.base()), {0: np.array([1, 2], np.uint32)}
+    metadata = json.loads(str(base_rows.hide_rows(base, hidden)[0]))
+    metadata["deletion_file"]["base_id"] = 7
+    with pytest.raises(Corrupt, match="directory 7") as raised:
+        read_back.check_deletions(base, hidden, {0: json.dumps(metadata)})
+    assert str(raised.value.where["object"]).startswith("_deletions/0-")
+    with pytest.raises(Corrupt, match="directory 7"):
+        list(named_files(base.open(), [FragmentMetadata.from_json(json.dumps(metadata))]))
 
 
 def fragment_records_another_number_of_hidden_rows(path: Path) -> None:

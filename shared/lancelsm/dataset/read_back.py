@@ -158,6 +158,9 @@ def _deletion_file(base: Base, fragment: FragmentMetadata, roots: Mapping[int, s
     if file is None:
         return _Deletions(path="", hidden=np.empty(0, np.uint32), line=None)
     key = str(file.path(fragment.id))
+    if file.base_id is not None and file.base_id not in roots:
+        what = f"a deletion file is in directory {file.base_id}, which the version does not have"
+        raise Corrupt(what, remedy=_OLD_IS_DAMAGED, table=base.uri, version=base.version, object=key)
     root, path = (base.uri, key) if file.base_id is None else (roots[file.base_id], f"{roots[file.base_id]}/{key}")
     found = open_store(root, dict(base.storage_options)).get(key)
     try:

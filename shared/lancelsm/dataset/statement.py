@@ -246,11 +246,15 @@ def named_files(
     Leaves out files in directories that are not those of a table, which lancelsm does not read.
     """
     roots: dict[int | None, tuple[str, str]] = {None: (dataset.uri, "")}
-    for number, one in dataset.base_paths().items():
+    known = dataset.base_paths()
+    for number, one in known.items():
         if one.is_dataset_root:
             roots[number] = (one.path, f"{one.path}/")
 
     def named(base_id: int | None, key: str, rows: int = 0, size: int | None = None) -> Iterator[NamedFile]:
+        if base_id is not None and base_id not in known:
+            what = f"a file of the base is in directory {base_id}, which version {dataset.version} does not have"
+            raise Corrupt(what, table=dataset.uri, object=key)
         if base_id in roots:
             root, prefix = roots[base_id]
             yield NamedFile(root=root, key=key, path=prefix + key, rows=rows, bytes=size)
