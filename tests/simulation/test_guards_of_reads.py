@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
 import pytest
 
-from lancelsm.common.layout import head_key, region_key, table_key
+from lancelsm.common.layout import REGISTRY_OBJECTS, head_key, region_key, table_key
 from lancelsm.errors import Corrupt
 from lancelsm.region import config as configs
 from tests.simulation.environment import TABLE
@@ -25,6 +26,7 @@ from tests.simulation.read_scenarios import (
 from tests.simulation.removal import Scenario, anywhere, fails
 from tests.simulation.whole_table_env import WholeTableEnv
 from tests.unit import read_scenarios
+from tests.unit.tables import create, row, rows_of
 
 # Lost objects and records
 
@@ -71,6 +73,14 @@ def lost_registry(_: Path) -> None:
         check_corrupt(table_env)
 
 
+def named_region_of_a_lost_registry(directory: Path) -> None:
+    """A condition names one region, which was never written to, and the registry has lost all records of the table."""
+    table = create(directory, [row(7)], regions="identity(id)", registry="object")
+    shutil.rmtree(directory / "table" / REGISTRY_OBJECTS)
+    with pytest.raises(Corrupt):
+        rows_of(table, where="id = 7")
+
+
 @pytest.mark.one_case
 @pytest.mark.parametrize("read", [scan, create_and_read_snapshot, read_changes, read_changes_with_a_cursor])
 def test_a_read_that_is_overtaken_before_any_call_shows_one_moment(read: Callable[[WholeTableEnv], None]) -> None:
@@ -102,6 +112,14 @@ GUARDS: dict[str, tuple[list[Edit], Scenario]] = {
         [without("lost registry is not empty")],
         lost_registry,
     ),
+    "a region that a condition names is not absent if the registry is lost": (
+        [without("region of a lost registry is not absent")],
+        named_region_of_a_lost_registry,
+    ),
+    "a page of a key filter is the one that was flushed": (
+        [without("page of a key filter is the one that was flushed")],
+        read_scenarios.flipped_key_filter_hides_no_key,
+    ),
     "a newer row hides a row of the base even if it fails the condition": (
         [changed("newer row hides a row of the base", "yield rows")],
         read_scenarios.older_row_does_not_reappear,
@@ -111,7 +129,7 @@ GUARDS: dict[str, tuple[list[Edit], Scenario]] = {
         read_scenarios.older_row_does_not_reappear,
     ),
     "a key is looked up at the newest level first": (
-        [changed("newest level is looked up first", "_levels(region)")],
+        [changed("newest level is looked up first", "_levels(region, region.generations)")],
         read_scenarios.newest_level_with_a_key_wins,
     ),
     "a key that was found is not looked up again": (
@@ -145,7 +163,16 @@ GUARDS: dict[str, tuple[list[Edit], Scenario]] = {
 }
 
 
-@pytest.mark.parametrize("scenario", [base_overwritten, base_restored_too_far_back, lost_head, lost_registry])
+@pytest.mark.parametrize(
+    "scenario",
+    [
+        base_overwritten,
+        base_restored_too_far_back,
+        lost_head,
+        lost_registry,
+        named_region_of_a_lost_registry,
+    ],
+)
 def test_a_scenario_passes_with_all_guards(scenario: Scenario, tmp_path: Path) -> None:
     scenario(tmp_path)
 

@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
+from lancelsm.common.layout import KEY_FILTER
 from lancelsm.errors import Corrupt
 from lancelsm.read import tail, view
 from lancelsm.table import Table
-from tests.unit.tables import create, row, rows_of
+from tests.unit.tables import create, generation_paths, row, rows_of
 
 LEVELS = ("base", "generation", "newer generation", "tail")
 STATES = list(itertools.product(("absent", "row", "tombstone"), repeat=len(LEVELS)))
@@ -52,6 +53,18 @@ def newest_level_with_a_key_wins(directory: Path) -> None:
         assert table.scan(where=f"v = '{name}'", limit=3).to_arrow().num_rows == min(3, len(matching))
         others = [{"id": found["id"]} for found in rows if found["v"] != name]
         assert rows_of(table, where=f"v <> '{name}'", columns=["id"]) == others
+
+
+def flipped_key_filter_hides_no_key(directory: Path) -> None:
+    """A bit of a key is cleared in the filter of a generation. A lookup must not say that the key is absent."""
+    table = create(directory)
+    write(table, "generation", upsert=[row(1)])
+    (path,) = (found / KEY_FILTER for found in generation_paths(directory))
+    body = path.read_bytes()
+    path.write_bytes(bytes(32) + body[32:])
+    for read in (lambda: table.get([1]), lambda: rows_of(table, where="id = 1")):
+        with pytest.raises(Corrupt, match=KEY_FILTER):
+            read()
 
 
 def older_row_does_not_reappear(directory: Path) -> None:

@@ -93,7 +93,7 @@ def may_have(
     for number in needed.tolist():
         at = (number - first) * _PAGE
         page, digest = body[at : at + _PAGE][:-_DIGEST], body[at : at + _PAGE][-_DIGEST:]
-        if _digest(page, number, name) != digest:
+        if _digest(page, number, name) != digest:  # guard: page of a key filter is the one that was flushed
             raise Corrupt(
                 f"page {number} of the key filter of a generation is not the one that was flushed",
                 remedy="Delete the filter: without it reads use the key index for every key",

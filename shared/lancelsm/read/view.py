@@ -171,7 +171,7 @@ def _without_head(region: Region) -> _Absent | _Overtaken:
     except Corrupt:
         written = True
     if not written:  # guard: region with a lost head is not empty
-        check_known(region.context)
+        check_known(region.context)  # guard: region of a lost registry is not absent
         check_not_dropped(region.context)
         return _Absent()
     region.head()  # raises, unless the head was created meanwhile
