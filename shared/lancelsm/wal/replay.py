@@ -65,15 +65,15 @@ def tail(region: Region, end: LogEnd, manifest: Manifest) -> list[Entry] | None:
     return _all(stream_tail(region, end, manifest))
 
 
-def entries_between(region: Region, *, first: Position, sum_before: Setsum, end: LogEnd) -> list[Entry] | None:
-    """Return the entries from position `first` up to the end of the log, in order.
+def entries_between(region: Region, *, first: Position, sum_before: Setsum, end: LogEnd) -> Iterator[Entry]:
+    """Yield the entries from position `first` up to the end of the log, like `stream_tail`.
 
     Args:
         sum_before: the sum of all entries before `first`, as a manifest or an earlier head recorded it.
 
-    Returns and Raises: the same as `tail`.
+    Raises: the same as `stream_tail`.
     """
-    return _all(_stream(region, first=first, sum_before=sum_before, end=end))
+    return _stream(region, first=first, sum_before=sum_before, end=end)
 
 
 def stream_tail(region: Region, end: LogEnd, manifest: Manifest, *, size: int | None = None) -> Iterator[Entry]:
