@@ -7,6 +7,7 @@ that no version lists. A crash after it leaves a version that the next call find
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +21,7 @@ from lancelsm.dataset.durable import make_durable
 from lancelsm.dataset.indexes import BaseIndex, WantedIndex, index_kind
 from lancelsm.dataset.native import native_errors, read_errors
 from lancelsm.errors import Corrupt, Invalid
+from lancelsm.objects.open import local_path
 
 _VECTOR = "IVF_"
 
@@ -111,12 +113,21 @@ def _build(dataset: lance.LanceDataset, wanted: WantedIndex, *, uri: str) -> Ite
             )
             # A text index is left in a staging directory until its segments are merged.
             done = dataset.merge_existing_index_segments([index]) if wanted.kind == "INVERTED" else index
+            _remove_staging(uri, str(index.uuid))
         # Lance raises these for a kind or an option that does not fit the column, each from another check.
         except (TypeError, KeyError, NotImplementedError, RuntimeError) as cause:
             if isinstance(cause, RuntimeError) and "Unprocessable" not in str(cause):
                 raise
             raise Invalid(f"the index {wanted.name!r} can't be built: {cause}", object=uri) from cause
     yield done
+
+
+def _remove_staging(uri: str, index: str) -> None:
+    """Remove the directory that Lance leaves empty. Only objects are collected, so it would keep its parents too."""
+    path = local_path(uri)
+    if path is not None:
+        with suppress(OSError):
+            (path / "_indices" / index / "staging").rmdir()
 
 
 def _has_none_to_find(dataset: lance.LanceDataset, wanted: WantedIndex, *, uri: str) -> bool:
