@@ -38,6 +38,7 @@ from lancelsm.region.manifest import FlushedGeneration, GenerationKeys
 
 _ROWS_AT_ONCE = 1 << 18  # many keys per lookup cost little more than a few
 _BYTES_AT_ONCE = 16 << 20
+_HELD_BYTES = 64 << 20  # generations up to this size, together, are read once instead of keys first
 _NOTHING_KEPT = BoundedCache(0)
 _ALL_FOUND = "newer levels have all keys"
 
@@ -53,6 +54,7 @@ class _Level:
     bloom_setsum: Setsum | None = None
     keys: GenerationKeys | None = None
     row_bytes: int = 0
+    size: int = 0  # of the entries of a generation
     tail: Tail | None = None
 
 
@@ -199,13 +201,22 @@ def _rows(
             if level.tail is None:
                 trace.skipped(level.name, "the log has enough rows")
         levels = [level for level in levels if level.tail is not None]
+    read_once: dict[str | None, list[pa.RecordBatch]] = {}
+    hold = where is None and limit is None and sum(level.size for level in levels) <= _HELD_BYTES
+
+    def keys_of(level: _Level) -> pa.Table:
+        if level.tail is not None:
+            return level.tail.keys
+        batches = list(_read(view, level, uri=uri, columns=wanted if hold else (), trace=trace))
+        if hold:
+            read_once[level.path] = batches
+        return pa.Table.from_batches(batches).select(schema.primary_key)
+
     # Generations are opened before the first row: a reader that a collection overtook can still take a new view then.
     with trace.step("keys above the base"):
         above = kept.get_or_make(
             ("newest", view.identity, tuple(level.path for level in levels)),
-            lambda: NewestLevels.of(
-                ((level.number, _keys_of(view, level, uri=uri, trace=trace)) for level in levels), schema
-            ),
+            lambda: NewestLevels.of(((level.number, keys_of(level)) for level in levels), schema),
             size=lambda made: made.nbytes,
         )
     for tail in tails:
@@ -213,7 +224,9 @@ def _rows(
             yield live(rows, pc.invert(rows.column(TOMBSTONE)))
     for level in levels:
         if level.tail is None:
-            stored = _read(view, level, uri=uri, columns=wanted, where=where, trace=trace)
+            stored = read_once.pop(level.path, None) or _read(
+                view, level, uri=uri, columns=wanted, where=where, trace=trace
+            )
             for rows in trace.steps("generations", _gathered(stored, at_least)):
                 alive = (
                     (above.level_of(rows) == level.number)  # guard: newer row hides a row of a generation
@@ -223,12 +236,6 @@ def _rows(
     stored = scan_base(view.base, columns=read, where=where, trace=trace)
     for rows in trace.steps("base", _gathered(stored, at_least)):
         yield rows.filter(pa.array(above.level_of(rows) == ABSENT))  # guard: newer row hides a row of the base
-
-
-def _keys_of(view: View, level: _Level, *, uri: str, trace: Trace) -> pa.Table:
-    if level.tail is not None:
-        return level.tail.keys
-    return pa.Table.from_batches(_read(view, level, uri=uri, columns=(), trace=trace), _key_schema(view.base.schema))
 
 
 def _needed(
@@ -280,6 +287,7 @@ def _levels(region: RegionView, generations: Iterable[FlushedGeneration]) -> lis
             bloom_setsum=g.folded.bloom_setsum if g.folded else None,
             keys=g.keys,
             row_bytes=(g.bytes or 0) // (g.rows or 1),
+            size=_HELD_BYTES + 1 if g.bytes is None else g.bytes,
         )
         for g in generations
     ]
@@ -335,10 +343,6 @@ def _shaped(tables: Iterable[pa.Table], out: pa.Schema) -> Iterator[pa.RecordBat
 def _with_key(schema: TableSchema, columns: Sequence[str]) -> list[str]:
     wanted = {*columns, *schema.primary_key}
     return [name for name in schema.names if name in wanted]
-
-
-def _key_schema(schema: TableSchema) -> pa.Schema:
-    return pa.schema([f for f in schema.stored if f.name in schema.primary_key or f.name == TOMBSTONE])
 
 
 def _among(rows: pa.Table, others: pa.Table, schema: TableSchema) -> pa.Array:
