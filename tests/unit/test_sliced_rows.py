@@ -14,7 +14,8 @@ import pytest
 
 import lancelsm
 from lancelsm.compaction import fold
-from lancelsm.dataset import base_table, copies, native
+from lancelsm.compaction.optimize import optimize_base
+from lancelsm.dataset import base_table, copies, native, optimize
 from lancelsm.dataset.base_rows import Base, write_rows
 from lancelsm.dataset.base_table import open_base
 from lancelsm.dataset.conditions import read_condition
@@ -146,6 +147,27 @@ def test_rows_with_structs_are_kept_at_every_level_in_batches_of_any_size(
     batches = [rows_of(columns, range(at, at + count), random) for at, count in ((0, 12), (6, 40), (3, 9), (20, 5))]
 
     check_levels(table, tmp_path, [batches[0], batches[1].slice(3), *batches[2:]], Model())
+
+
+def test_fragments_with_more_rows_than_a_file_has_are_compacted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(optimize, "TARGET_ROWS", 100)  # as Lance does it with a million
+    columns = columns_of(KINDS.values())
+    table = lancelsm.create(tmp_path / "table", columns, primary_key="id")
+    for part in range(3):
+        table.upsert(rows_of(columns, range(77 * part, 77 * part + 77), Random(part)))
+        table.flush()
+        table.merge(engine="inprocess")
+    table.delete([0, 80, 160])
+    table.flush()
+    table.merge(engine="inprocess")
+    wanted = table.scan().to_arrow().sort_by("id")
+
+    done = optimize_base(uri=table.uri, small_fragments=2)
+
+    assert (done.fragments_removed, done.fragments_added) == (3, 1)
+    assert same(table.scan().to_arrow().sort_by("id"), wanted)
 
 
 def test_only_slices_with_structs_are_copied() -> None:

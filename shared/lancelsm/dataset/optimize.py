@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any, cast
 
 import lance
 from lance.fragment import FragmentMetadata
@@ -20,6 +21,7 @@ from lancelsm.dataset.scan_options import scan_options
 from lancelsm.dataset.statement import StatedFile, Stating, check_stated, named_files
 from lancelsm.errors import Contended, Corrupt
 from lancelsm.objects import ObjectStore
+from lancelsm.record.batches import has_struct
 
 TARGET_ROWS = 1_048_576
 _HIDDEN_SHARE = 0.1  # a fragment with a larger share of hidden rows is rewritten, even if it is large
@@ -78,13 +80,25 @@ def _rewrite(
     if len(fragments) != len(old):
         raise Corrupt("the base has lost fragments that are to be compacted", table=base.uri, version=base.version)
     check_stated(base, objects, named_files(dataset, old, indexes=False))
-    result = task.execute(dataset)
+    result = (_in_one_file(task) if any(has_struct(field.type) for field in dataset.schema) else task).execute(dataset)
     new = [NewFragment(rows=one.physical_rows, metadata=json.dumps(one.to_json())) for one in result.new_fragments]
     written = sum_new(Base.of(base), new)
     options = scan_options(dataset, dataset.schema.names)
     rows = dataset.scanner(fragments=fragments, scan_in_order=True, **options).to_batches()
     check_rows(Base.of(base), base.schema.columns, written, rows)  # guard: optimize reads its rows back
     return result, written
+
+
+def _in_one_file(task: CompactionTask) -> CompactionTask:
+    """Return the same task, which writes one file, however many rows it has.
+
+    Where Lance begins another file, it slices a batch, and it can't write a slice of a struct with nulls around bools.
+    """
+    given, kind = cast("Any", task), cast("Any", CompactionTask)  # the stubs lack both methods
+    document = json.loads(given.json())
+    rows = sum(fragment.physical_rows for fragment in task.fragments)
+    document["options"]["target_rows_per_fragment"] = max(rows, TARGET_ROWS)
+    return cast("CompactionTask", kind.from_json(json.dumps(document)))
 
 
 def extend_indexes(base: BaseTable) -> bool:

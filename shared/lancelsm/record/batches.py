@@ -54,17 +54,17 @@ def without_slices(batch: pa.RecordBatch) -> pa.RecordBatch:
     Lance 14 can't write such slices: it refuses bools in a struct with nulls, and crashes on a struct in a struct.
     """
     columns = [
-        pa.concat_arrays([column]) if _has_struct(column.type) and _is_slice(column) else column
+        pa.concat_arrays([column]) if has_struct(column.type) and _is_slice(column) else column
         for column in batch.columns
     ]
     return pa.RecordBatch.from_arrays(columns, schema=batch.schema)
 
 
-def _has_struct(kind: pa.DataType) -> bool:
+def has_struct(kind: pa.DataType) -> bool:
     """Whether a struct is in the type. A map is a list of structs."""
     if pa.types.is_struct(kind) or pa.types.is_map(kind):
         return True
-    return any(_has_struct(field.type) for field in children(kind))
+    return any(has_struct(field.type) for field in children(kind))
 
 
 def _is_slice(values: pa.Array) -> bool:
