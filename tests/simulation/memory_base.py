@@ -27,6 +27,7 @@ from lancelsm.gc import base as collecting_base
 from lancelsm.gc import base_check
 from lancelsm.history import snapshot
 from lancelsm.objects import ObjectStore, Written
+from lancelsm.read import view_cache
 from lancelsm.record.schema import TableSchema
 from tests.simulation.environment import OWNER, TABLE, Environment
 from tests.simulation.seam import PROCESS
@@ -83,6 +84,9 @@ class MemoryBase:
             )
 
         return self._call("open_base", version, act)
+
+    def newest_version(self, base: BaseTable) -> int:
+        return self._call("newest_version", base.version, lambda: self.newest)
 
     def files_of(self, base: BaseTable) -> list[NamedFile]:
         """Return the files that a version names. Like Lance, use what was read when the version was opened."""
@@ -219,6 +223,7 @@ def in_place_of_lance(base: MemoryBase) -> Iterator[None]:
 
         put(base_table, open_base=base.open_base)
         put(snapshot, open_base=base.open_base, tag_version=base.tag_version, remove_tag=base.remove_tag)
+        put(view_cache, newest_version=base.newest_version)
         put(base_check, open_base=base.open_base, files_of=base.files_of, sum_file=base.sum_file)
         put(
             collecting_base,

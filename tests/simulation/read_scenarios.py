@@ -13,6 +13,7 @@ import pyarrow as pa
 from lancelsm.common.layout import Epoch, wal_entry
 from lancelsm.errors import Invalid
 from lancelsm.history import changes
+from lancelsm.table import Table
 from lancelsm.wal.entry import draft, encode
 from tests.simulation.environment import a_nonce
 from tests.simulation.faults import FaultPlan
@@ -61,6 +62,13 @@ def check_changes(table_env: WholeTableEnv, stream: Iterable[changes.Change]) ->
 
 def scan(table_env: WholeTableEnv) -> None:
     table_env.scan("victim")
+
+
+def scan_held(table_env: WholeTableEnv) -> None:
+    """Scan several times with one table, which uses parts of earlier views."""
+    table = Table(table_env.handle("victim"))
+    for _ in range(3):
+        table_env.scan("victim", held=table)
 
 
 def create_and_read_snapshot(table_env: WholeTableEnv) -> None:

@@ -68,6 +68,9 @@ COLLECTING_WRITES = frozenset({"cleanup.clean_versions"})
 COMPOSED = frozenset(
     {
         "base_table.find_base",
+        "base_table.newest_version",  # only in tables that are held open: test_guards_of_reads.py
+        "lance_readers.lance_snapshot",  # only for readers of Lance
+        "region_snapshots.read_region_snapshot",  # only for eventual reads: test_guards_of_views.py
         "base_table.replace_mem_wal",  # only for adopt
         "foreign_rows.counted_rows",
         "foreign_rows.repeated_keys",
@@ -129,6 +132,7 @@ PURE = frozenset(
         "native.translated",
         "read_back.data_path",
         "scan_options.scan_options",
+        "scan_options.scanned",
         "scrub_reads.shared_directories",
         "search_reads.blocklist",
         "search_reads.is_text_query",
@@ -149,12 +153,15 @@ INDEXES = frozenset(
         "indexes.base_indexes",
         "indexes.build_index",
         "indexes.build_key_index",
+        "indexes.change_details",
+        "indexes.check_index",
         "indexes.drop_base_index",
         "indexes.generation_index",
         "indexes.read_promise",
         "indexes.wanted_list",
         "indexes.write_promise",
         "indexes.write_wanted",
+        "region_snapshots.write_region_snapshot",
         "merged_generations.read_details",
         "search_reads.fragments_without_text_index",
         "search_reads.indexed_rows",

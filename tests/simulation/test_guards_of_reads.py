@@ -21,6 +21,7 @@ from tests.simulation.read_scenarios import (
     read_changes,
     read_changes_with_a_cursor,
     scan,
+    scan_held,
     with_pending_generations,
 )
 from tests.simulation.removal import Scenario, anywhere, fails
@@ -82,7 +83,7 @@ def named_region_of_a_lost_registry(directory: Path) -> None:
 
 
 @pytest.mark.one_case
-@pytest.mark.parametrize("read", [scan, create_and_read_snapshot, read_changes, read_changes_with_a_cursor])
+@pytest.mark.parametrize("read", [scan_held, scan, create_and_read_snapshot, read_changes, read_changes_with_a_cursor])
 def test_a_read_that_is_overtaken_before_any_call_shows_one_moment(read: Callable[[WholeTableEnv], None]) -> None:
     overtaken_before_any_call(read)
 

@@ -231,11 +231,16 @@ class WholeTableEnv(TableEnv):
 
     # Reading
 
-    def scan(self, process: str, *, keys: Sequence[int] | None = None, faulty: bool = True) -> Content:
-        """Read the table or some of its keys, with a second view if an object of the first one is missing."""
+    def scan(
+        self, process: str, *, keys: Sequence[int] | None = None, faulty: bool = True, held: Table | None = None
+    ) -> Content:
+        """Read the table or some of its keys, with a second view if an object of the first one is missing.
+
+        Args:
+            held: the table, if the process holds it open. It uses parts of earlier views.
+        """
         called = self.tick()
-        table = Table(self.handle(process, faulty=faulty))
-        found = self._content(table)
+        found = self._content(held or Table(self.handle(process, faulty=faulty)))
         if keys is not None:
             found = {key: value for key, value in found.items() if key in keys}
         only = None if keys is None else frozenset(keys)
@@ -244,7 +249,7 @@ class WholeTableEnv(TableEnv):
 
     def _content(self, table: Table) -> Content:
         context = table._handle.context
-        return table._read_with_retry(lambda view: self._of_view(view, context), lambda: regions(context))
+        return table._read_with_retry(lambda view: self._of_view(view, context), lambda: regions(context), select=list)
 
     def _of_view(self, view: View, context: TableContext) -> Content:
         (of_region,) = view.regions
