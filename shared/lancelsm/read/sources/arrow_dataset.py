@@ -10,7 +10,7 @@ import pyarrow.dataset
 
 from lancelsm.errors import Invalid
 from lancelsm.read.result import Rows
-from lancelsm.read.sources.arrow_filters import columns_in, pushed
+from lancelsm.read.sources.arrow_filters import pushed
 
 
 class Scannable(Protocol):
@@ -36,10 +36,10 @@ class TableScan:
         columns: Sequence[str] | None,
         filter: Any,  # noqa: A002 - as pyarrow names it
         *,
-        ordered_floats: bool = False,
+        as_sql: bool = False,
     ) -> None:
         self._table = table
-        self._ordered_floats = ordered_floats
+        self._as_sql = as_sql
         self._columns = list(table.schema.names if columns is None else columns)
         self._filter = filter
         schema = plain_schema(table)
@@ -48,8 +48,8 @@ class TableScan:
 
     def to_batches(self, limit: int | None = None) -> Iterator[pa.RecordBatch]:
         schema = self.dataset_schema
-        condition = pushed(self._filter, schema, ordered_floats=self._ordered_floats)
-        extra = [] if condition.whole else columns_in(self._filter, schema)
+        condition = pushed(self._filter, schema, as_sql=self._as_sql)
+        extra = frozenset() if condition.whole else condition.columns
         # A scan needs a column, also if the engine only counts rows.
         wanted = [name for name in schema.names if name in self._columns or name in extra] or schema.names[:1]
         rows = self._table.scan(columns=wanted, where=condition.where, limit=limit if condition.whole else None)
@@ -98,7 +98,7 @@ class _Fragment:
         filter: Any = None,  # noqa: A002 - as pyarrow names it
         **_: Any,
     ) -> TableScan:
-        return TableScan(self._table, columns, filter, ordered_floats=True)
+        return TableScan(self._table, columns, filter, as_sql=True)
 
 
 class ArrowDataset(pyarrow.dataset.Dataset):  # type: ignore[misc]

@@ -1,39 +1,36 @@
 """Convert filters of pyarrow to conditions in Lance's dialect.
 
-An expression of pyarrow shows its parts only as text, so the text is parsed. What the parser doesn't know, or what may
-mean something else in Lance's dialect, is not converted: the caller then filters the rows with the expression itself.
-
-Pyarrow compares floats by IEEE 754; Lance and DataFusion order them, with NaN as the greatest. So a comparison of
-floats is converted only for DataFusion. (Duckdb and polars order them too, but keep such filters to themselves.)
+What is not known, or may mean something else in Lance's dialect, is not converted: the caller then filters the rows
+with the expression itself. Two differences matter. Pyarrow compares floats by IEEE 754, and Lance orders them, with NaN
+as the greatest. A null is in no list for pyarrow, and in SQL the answer is null, which `NOT` keeps. The filters of
+DataFusion have the meaning of SQL, although it hands them over as expressions of pyarrow. (Duckdb and polars order
+floats too, but keep such filters to themselves.)
 """
 
 from __future__ import annotations
 
+import datetime
 import math
-import re
-from collections.abc import Callable
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-_TOKEN = re.compile(
-    r"""\s*(?:
-        (?P<text>"(?:[^"\\\x00-\x1f])*")
-      | (?P<time>\d{4}-\d\d-\d\d(?:\ \d\d:\d\d:\d\d(?:\.\d{1,9})?Z?)?)
-      | (?P<number>-?(?:inf|nan|\d+(?:\.\d+)?(?:e[+-]?\d+)?))(?![\w.])
-      | (?P<name>[^\W\d]\w*)
-      | (?P<sign>==|!=|<=|>=|[<>(){}\[\],=:])
-    )""",
-    re.VERBOSE,
-)
-_COMPARISONS = {"==": "=", "!=": "!=", "<": "<", "<=": "<=", ">": ">", ">=": ">="}
-_INTEGER = re.compile(r"-?\d{1,18}")
-_PLAIN_NAME = re.compile(r"[^\W\d]\w*")
-# A column of such a name looks like another part of an expression.
-_RESERVED = {"and", "or", "true", "false", "null", "inf", "nan", "invert", "is_in", "is_null", "is_valid", "if_else"}
-_SPECIAL_FLOATS = {"inf": "'Infinity'", "-inf": "'-Infinity'", "nan": "'NaN'", "-nan": "'NaN'"}
+from lancelsm.read.sources.arrow_expressions import CallNode, FieldNode, LiteralNode, Node, taken_apart
+
+_COMPARISONS = {
+    "equal": "=",
+    "not_equal": "!=",
+    "less": "<",
+    "less_equal": "<=",
+    "greater": ">",
+    "greater_equal": ">=",
+}
+_SWAPPED = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}
+_PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
+_EPOCH = datetime.datetime(1970, 1, 1)  # noqa: DTZ001 - the zone is added as text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,16 +39,18 @@ class Pushed:
 
     Args:
         where: a condition in Lance's dialect; None: the scan reads all rows.
-        whole: no other row passes the condition than the filter lets pass. Otherwise the filter must still be applied.
+        whole: the condition lets the same rows pass as the filter. Otherwise the filter must still be applied.
+        columns: those that the filter uses.
     """
 
     where: str | None
     whole: bool
+    columns: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
 class _Condition:
-    """`sql` is true for every row for which the filter is true; if it is `exact`, for no other row.
+    """`sql` is true for every row for which the filter is true. `exact`: both are always the same.
 
     `floats`: it compares floats, as Lance orders them.
     """
@@ -64,222 +63,184 @@ class _Condition:
 _UNKNOWN = _Condition(None, exact=False)
 
 
-def pushed(filter: Any, schema: pa.Schema, *, ordered_floats: bool = False) -> Pushed:  # noqa: A002 - as in pyarrow
+def pushed(filter: Any, schema: pa.Schema, *, as_sql: bool = False) -> Pushed:  # noqa: A002 - as in pyarrow
     """Convert a filter of pyarrow over these columns.
 
     Args:
-        ordered_floats: the filter compares floats as Lance does.
+        as_sql: the filter has the meaning of SQL.
     """
     if filter is None:
         return Pushed(where=None, whole=True)
-    if not all(_PLAIN_NAME.fullmatch(name) and name not in _RESERVED for name in schema.names):
-        return Pushed(where=None, whole=False)
-    found = _Parser(str(filter), schema).parsed()
-    if found.exact and (ordered_floats or not found.floats):
-        return Pushed(where=found.sql, whole=True)
-    return Pushed(where=None if found.floats else found.sql, whole=False)
+    tree = taken_apart(filter)
+    if tree is None:
+        return Pushed(where=None, whole=False, columns=frozenset(schema.names))
+    columns = frozenset(_names(tree))
+    found = _Converter(schema, as_sql=as_sql).condition(tree)
+    if found.exact and (as_sql or not found.floats):
+        return Pushed(where=found.sql, whole=True, columns=columns)
+    return Pushed(where=None if found.floats else found.sql, whole=False, columns=columns)
 
 
-def columns_in(filter: Any, schema: pa.Schema) -> list[str]:  # noqa: A002
-    """Return the columns that a filter may use."""
-    text = str(filter)
-    return [name for name in schema.names if re.search(rf"(?<!\w){re.escape(name)}(?!\w)", text)]
+def _names(node: Node) -> Iterator[str]:
+    if isinstance(node, FieldNode):
+        yield node.name
+    elif isinstance(node, CallNode):
+        for one in node.arguments:
+            yield from _names(one)
 
 
-class _Failed(Exception):
-    """The text has something that is not known."""
+@dataclass(frozen=True, slots=True)
+class _Converter:
+    schema: pa.Schema
+    as_sql: bool
 
+    def condition(self, node: Node) -> _Condition:
+        match node:
+            case FieldNode() if (kind := self._type(node)) is not None and pa.types.is_boolean(kind):
+                return _Condition(_quoted(node.name), exact=True)
+            case CallNode("and_kleene", (left, right)):
+                return self._both(self.condition(left), self.condition(right))
+            case CallNode("or_kleene", (left, right)):
+                return self._one_of(self.condition(left), self.condition(right))
+            case CallNode("invert", (one,)):
+                inner = self.condition(one)
+                return _Condition(f"NOT ({inner.sql})", exact=True, floats=inner.floats) if inner.exact else _UNKNOWN
+            case CallNode("is_null", (FieldNode() as column,), options) if self._type(column) is not None:
+                nan_counts = "nan_is_null" in options and options["nan_is_null"].as_py()
+                return _UNKNOWN if nan_counts else _Condition(f"{_quoted(column.name)} IS NULL", exact=True)
+            case CallNode("is_valid", (FieldNode() as column,)) if self._type(column) is not None:
+                return _Condition(f"{_quoted(column.name)} IS NOT NULL", exact=True)
+            case CallNode("is_in", (FieldNode() as column,), options):
+                return self._in_list(column, options, exact=self.as_sql)
+            case CallNode(
+                "if_else", (CallNode("is_valid", (tested,)), CallNode("is_in", (column,), options), other)
+            ) if isinstance(column, FieldNode) and tested == column and _is_null(other):
+                return self._in_list(column, options, exact=True)
+            case CallNode(function, (left, right)) if function in _COMPARISONS:
+                return self._comparison(_COMPARISONS[function], left, right)
+        return _UNKNOWN
 
-class _Parser:
-    """Parse the text of an expression by recursive descent; what is in parentheses is one value."""
+    def _type(self, column: FieldNode) -> pa.DataType | None:
+        """Return the type of a column; None if no condition can name it."""
+        known = not column.nested and column.name in self.schema.names and "`" not in column.name
+        return self.schema.field(column.name).type if known else None
 
-    def __init__(self, text: str, schema: pa.Schema) -> None:
-        self._schema = schema
-        self._tokens: list[tuple[str, str]] = []
-        self._at = 0
-        position = 0
-        while position < len(text.rstrip()):
-            match = _TOKEN.match(text, position)
-            if match is None or match.lastgroup is None:
-                self._tokens = []
-                return
-            self._tokens.append((match.lastgroup, match.group(match.lastgroup)))
-            position = match.end()
+    def _both(self, left: _Condition, right: _Condition) -> _Condition:
+        known = [f"({one.sql})" for one in (left, right) if one.sql is not None]
+        return _Condition(" AND ".join(known) or None, left.exact and right.exact, left.floats or right.floats)
 
-    def parsed(self) -> _Condition:
-        try:
-            found = self._condition()
-        except (_Failed, RecursionError):
+    def _one_of(self, left: _Condition, right: _Condition) -> _Condition:
+        if left.sql is None or right.sql is None:
             return _UNKNOWN
-        return found if self._at == len(self._tokens) else _UNKNOWN
+        return _Condition(f"({left.sql}) OR ({right.sql})", left.exact and right.exact, left.floats or right.floats)
 
-    def _next(self) -> tuple[str, str]:
-        if self._at >= len(self._tokens):
-            raise _Failed
-        self._at += 1
-        return self._tokens[self._at - 1]
+    def _comparison(self, operator: str, left: Node, right: Node) -> _Condition:
+        if not isinstance(left, FieldNode):
+            left, right, operator = right, left, _SWAPPED.get(operator, operator)
+        if not isinstance(left, FieldNode) or (kind := self._type(left)) is None:
+            return _UNKNOWN
+        value = None
+        if isinstance(right, LiteralNode):
+            value = _literal(right.value, kind)
+        elif isinstance(right, FieldNode) and self._type(right) == kind and _is_known(kind):
+            value = _quoted(right.name)
+        if value is None:
+            return _UNKNOWN
+        return _Condition(f"{_quoted(left.name)} {operator} {value}", exact=True, floats=pa.types.is_floating(kind))
 
-    def _take(self, *values: str) -> None:
-        for value in values:
-            if self._next()[1] != value:
-                raise _Failed
+    def _in_list(self, column: FieldNode, options: dict[str, Any], *, exact: bool) -> _Condition:
+        kind, given = self._type(column), options.get("value_set")
+        if kind is None or given is None or not len(given):
+            return _UNKNOWN
+        values = [_literal(one, kind) for one in given]
+        if None in values:
+            return _UNKNOWN
+        sql = f"{_quoted(column.name)} IN ({', '.join(one for one in values if one)})"
+        return _Condition(sql, exact=exact, floats=pa.types.is_floating(kind))
 
-    def _condition(self) -> _Condition:
-        kind, value = self._next()
-        if value == "(":
-            return self._in_parentheses()
-        if kind != "name":
-            raise _Failed
-        known: dict[str, Callable[[], _Condition]] = {
-            "invert": self._inverted,
-            "is_null": lambda: self._null_test("IS NULL", ",", "{", "nan_is_null", "=", "false", "}"),
-            "is_valid": lambda: self._null_test("IS NOT NULL"),
-            "is_in": self._membership,
-            "if_else": self._nullable_membership,
-        }
-        if value in known and self._peek() == "(":
-            return known[value]()
-        return self._flag(value)
 
-    def _peek(self) -> str:
-        return self._tokens[self._at][1] if self._at < len(self._tokens) else ""
+def _quoted(name: str) -> str:
+    return f"`{name}`"
 
-    def _in_parentheses(self) -> _Condition:
-        """Parse `(a == 1)`, `((...) and (...))`."""
-        if self._at + 1 < len(self._tokens) and self._tokens[self._at + 1][1] in _COMPARISONS:
-            found = self._comparison()
-            self._take(")")
-            return found
-        left = self._condition()
-        _, operator = self._next()
-        right = self._condition()
-        self._take(")")
-        if operator == "and":
-            known = [f"({one.sql})" for one in (left, right) if one.sql is not None]
-            exact = left.exact and right.exact
-            return _Condition(" AND ".join(known) or None, exact, left.floats or right.floats)
-        if operator == "or":
-            if left.sql is None or right.sql is None:
-                return _UNKNOWN
-            exact = left.exact and right.exact
-            return _Condition(f"({left.sql}) OR ({right.sql})", exact, left.floats or right.floats)
-        raise _Failed
 
-    def _comparison(self) -> _Condition:
-        left, (_, operator), right = self._next(), self._next(), self._next()
-        if left[0] != "name":
-            left, right = right, left
-            operator = {"<": ">", ">": "<", "<=": ">=", ">=": "<="}.get(operator, operator)
-        if left[0] != "name" or left[1] not in self._schema.names:
-            raise _Failed
-        kind = self._schema.field(left[1]).type
-        literal = _literal(right, kind)
-        if literal is None:
-            if right[0] == "name" and not (right[1] in self._schema.names and _is_known(kind)):
-                raise _Failed
-            if right[0] != "name" or self._schema.field(right[1]).type != kind:
-                return _UNKNOWN
-            literal = f"`{right[1]}`"
-        floats = pa.types.is_floating(kind)
-        return _Condition(f"`{left[1]}` {_COMPARISONS[operator]} {literal}", exact=True, floats=floats)
-
-    def _flag(self, name: str) -> _Condition:
-        if name not in self._schema.names or not pa.types.is_boolean(self._schema.field(name).type):
-            raise _Failed
-        return _Condition(f"`{name}`", exact=True)
-
-    def _inverted(self) -> _Condition:
-        self._take("(")
-        inner = self._condition()
-        self._take(")")
-        return _Condition(f"NOT ({inner.sql})", exact=True, floats=inner.floats) if inner.exact else _UNKNOWN
-
-    def _null_test(self, test: str, *more: str) -> _Condition:
-        self._take("(")
-        _, name = self._next()
-        self._take(*more, ")")
-        if name not in self._schema.names:
-            raise _Failed
-        return _Condition(f"`{name}` {test}", exact=True)
-
-    def _membership(self) -> _Condition:
-        """Parse `is_in(a, {value_set=int64:[1, 2], null_matching_behavior=MATCH})`.
-
-        A null is in no list, where a comparison in SQL is null. Both keep no row, but `NOT` would tell them apart.
-        """
-        name, values = self._set_of("(")
-        return _Condition(f"`{name}` IN ({values})", exact=False)
-
-    def _set_of(self, *before: str) -> tuple[str, str]:
-        self._take(*before)
-        _, name = self._next()
-        self._take(",", "{", "value_set", "=")
-        self._next()
-        self._take(":", "[")
-        if name not in self._schema.names:
-            raise _Failed
-        kind, values = self._schema.field(name).type, []
-        while True:
-            literal = _literal(self._next(), kind)
-            if literal is None or pa.types.is_floating(kind):
-                raise _Failed
-            values.append(literal)
-            _, sign = self._next()
-            if sign == "]":
-                break
-            if sign != ",":
-                raise _Failed
-        self._take(",", "null_matching_behavior", "=", "MATCH", "}", ")")
-        return name, ", ".join(values)
-
-    def _nullable_membership(self) -> _Condition:
-        """Parse `if_else(is_valid(a), is_in(a, ...), null[bool])`, which is what `IN` is in SQL."""
-        self._take("(", "is_valid", "(")
-        _, tested = self._next()
-        self._take(")", ",", "is_in")
-        name, values = self._set_of("(")
-        self._take(",", "null", "[", "bool", "]", ")")
-        if name != tested:
-            raise _Failed
-        return _Condition(f"`{name}` IN ({values})", exact=True)
+def _is_null(node: Node) -> bool:
+    return isinstance(node, LiteralNode) and not node.value.is_valid
 
 
 def _is_known(kind: pa.DataType) -> bool:
     return bool(
         pa.types.is_integer(kind)
-        or pa.types.is_floating(kind)
+        or pa.types.is_float32(kind)
+        or pa.types.is_float64(kind)
         or pa.types.is_boolean(kind)
-        or pa.types.is_string(kind)
-        or pa.types.is_large_string(kind)
+        or _is_text(kind)
         or pa.types.is_date32(kind)
         or pa.types.is_timestamp(kind)
     )
 
 
-def _literal(token: tuple[str, str], kind: pa.DataType) -> str | None:
-    """Return a literal of SQL for a column of this type; None if the text may be another value."""
-    form, text = token
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+
+
+def _literal(scalar: pa.Scalar, kind: pa.DataType) -> str | None:
+    """Return a literal of SQL for a column of this type; None if the column can't have the value."""
+    of = scalar.type
+    if not scalar.is_valid or not _is_known(kind):
+        return None
     if pa.types.is_integer(kind):
-        return text if form == "number" and _INTEGER.fullmatch(text) else None
+        return str(scalar.as_py()) if pa.types.is_integer(of) and in_range(scalar.as_py(), kind) else None
     if pa.types.is_floating(kind):
-        return _float(text, kind) if form == "number" else None
+        return _float(scalar.as_py(), kind) if pa.types.is_floating(of) or pa.types.is_integer(of) else None
     if pa.types.is_boolean(kind):
-        return text if text in ("true", "false") else None
-    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
-        return "'" + text[1:-1].replace("'", "''") + "'" if form == "text" else None
-    if form != "time":
-        return None
+        return str(scalar.as_py()).lower() if pa.types.is_boolean(of) else None
+    if _is_text(kind):
+        return text_literal(scalar.as_py()) if _is_text(of) or pa.types.is_string_view(of) else None
     if pa.types.is_date32(kind):
-        return f"'{text}'" if len(text) == len("2026-01-31") else None
-    if pa.types.is_timestamp(kind) and len(text) > len("2026-01-31") and text.endswith("Z") == (kind.tz is not None):
-        return f"'{text.replace(' ', 'T')}'"
-    return None
+        return f"'{_EPOCH.date() + datetime.timedelta(days=scalar.value)}'" if _is_day(scalar) else None
+    return _timestamp(scalar, kind) if pa.types.is_timestamp(of) and (of.tz is None) == (kind.tz is None) else None
 
 
-def _float(text: str, kind: pa.DataType) -> str | None:
-    value = float(text)
-    if (value == 0 and text.startswith("-")) or pa.types.is_float16(kind):
+def in_range(value: int, kind: pa.DataType) -> bool:
+    """Return whether a column of this integer type can have the value. Lance refuses to compare it with another."""
+    bits = int(kind.bit_width)
+    if pa.types.is_unsigned_integer(kind):
+        return 0 <= value < 1 << bits
+    return -1 << bits - 1 <= value < 1 << bits - 1
+
+
+def text_literal(text: str) -> str | None:
+    """Return a literal of SQL for text; None if SQL can't have it."""
+    return "'" + text.replace("'", "''") + "'" if "\0" not in text else None
+
+
+def _float(value: float, kind: pa.DataType) -> str | None:
+    with np.errstate(over="ignore"):
+        if pa.types.is_float32(kind) and value != float(np.float32(value)) and not math.isnan(value):
+            return None  # compared as a double
+    if math.isnan(value):
+        return "'NaN'"
+    if math.isinf(value):
+        return "'Infinity'" if value > 0 else "'-Infinity'"
+    return repr(float(value))
+
+
+_FIRST_DAY, _LAST_DAY = ((day - _EPOCH.date()).days for day in (datetime.date.min, datetime.date.max))
+
+
+def _is_day(scalar: pa.Scalar) -> bool:
+    return bool(pa.types.is_date32(scalar.type)) and _FIRST_DAY <= int(scalar.value) <= _LAST_DAY
+
+
+def _timestamp(scalar: pa.Scalar, kind: pa.DataType) -> str | None:
+    per_second = _PER_SECOND[kind.unit]
+    value, rest = divmod(scalar.value * per_second, _PER_SECOND[scalar.type.unit])
+    seconds, fraction = divmod(value, per_second)
+    if rest or not -_LAST_DAY * 86_400 < seconds < _LAST_DAY * 86_400:
         return None
-    if pa.types.is_float32(kind) and value != float(np.float32(value)) and not math.isnan(value):
-        return None  # compared with a double
-    return _SPECIAL_FLOATS.get(text, text)
+    try:
+        text = (_EPOCH + datetime.timedelta(seconds=seconds)).isoformat()
+    except OverflowError:
+        return None
+    digits = len(str(per_second)) - 1
+    return f"'{text}{f'.{fraction:0{digits}}' if digits else ''}{'Z' if kind.tz else ''}'"

@@ -15,10 +15,10 @@ import pyarrow as pa
 
 from lancelsm.errors import Invalid
 from lancelsm.read.sources.arrow_dataset import Scannable, plain_schema
+from lancelsm.read.sources.arrow_filters import in_range, text_literal
 
 _COMPARISONS = {"Eq": "=", "NotEq": "!=", "Lt": "<", "LtEq": "<=", "Gt": ">", "GtEq": ">="}
 _INTEGERS = re.compile(r"U?Int(8|16|32|64)")
-_FAR = 1 << 63
 
 
 def polars_frame(table: Scannable) -> Any:
@@ -98,9 +98,9 @@ def _comparison(name: str, operator: str | None, literal: Any, schema: pa.Schema
             form, value = next((str(form), value) for form, value in one.items())
         case _:
             return None
-    if pa.types.is_integer(kind) and _INTEGERS.fullmatch(form) and isinstance(value, int) and abs(value) < _FAR:
+    if pa.types.is_integer(kind) and _INTEGERS.fullmatch(form) and isinstance(value, int) and in_range(value, kind):
         return _test(name, f"{operator} {value}", schema)
     if (pa.types.is_string(kind) or pa.types.is_large_string(kind)) and form == "String" and isinstance(value, str):
-        quoted = value.replace("'", "''")
-        return _test(name, f"{operator} '{quoted}'", schema) if "\0" not in value else None
+        quoted = text_literal(value)
+        return _test(name, f"{operator} {quoted}", schema) if quoted else None
     return None
