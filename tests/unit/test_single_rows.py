@@ -20,6 +20,7 @@ from lancelsm.record.normalize import upserts
 from lancelsm.record.schema import TableSchema, declare_primary_key, numbered
 from lancelsm.record.single_rows import SingleRow, SingleRows
 from lancelsm.wal import group_commit
+from tests.interrupts import interrupted
 
 SECONDS = 30
 COLUMNS = pa.schema(
@@ -460,3 +461,46 @@ def test_an_error_inside_gives_an_eager_lock_back():
     thread.start()
     thread.join(SECONDS)
     assert not thread.is_alive()
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_an_interrupt_at_any_call_gives_an_eager_lock_back(again):
+    def work(lock):
+        with lock:
+            if again:
+                with lock:
+                    nothing()
+
+    def nothing():
+        pass
+
+    def is_free(lock):
+        taken = []
+        thread = threading.Thread(target=lambda: taken.append(lock._lock.acquire(blocking=False)))
+        thread.start()
+        thread.join()
+        return taken == [True]
+
+    total = interrupted(lambda: work(group_commit.EagerLock()), 0)
+    for at in range(1, total + 1):
+        lock = group_commit.EagerLock()
+        interrupted(lambda lock=lock: work(lock), at)
+        assert is_free(lock), at
+
+
+def test_an_interrupt_at_any_call_leaves_a_queue_usable():
+    def put(queue):
+        for _ in range(3):
+            queue.put(group_commit.Submission(SingleRow((), -1, 1), 1, None))
+
+    def new():
+        return group_commit.GroupQueue(lambda group: None, clock=_Clock(), seconds=0, most_bytes=2)
+
+    total = interrupted(lambda: put(new()), 0)
+    for at in range(1, total + 1):
+        queue = new()
+        interrupted(lambda queue=queue: put(queue), at)
+        thread = threading.Thread(target=queue.run, daemon=True)
+        thread.start()
+        thread.join(SECONDS)
+        assert not thread.is_alive(), at

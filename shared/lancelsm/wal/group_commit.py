@@ -56,18 +56,30 @@ class EagerLock:
     A thread that waits for an ordinary lock gets it while another thread runs in the interpreter, which then waits for
     the lock in turn: each step of each thread becomes a switch of threads, which takes 20 times as long as the step. So
     a thread takes this lock only while it runs, and otherwise lets others run.
+
+    A KeyboardInterrupt leaves the lock free: a `with` statement calls methods of C, in which none is raised.
     """
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
 
-    def __enter__(self) -> None:
-        acquire = self._lock.acquire
-        while not acquire(blocking=False):
-            sleep(0)
+    @property
+    def __enter__(self) -> Callable[[], object]:
+        return self._lock.__enter__ if self._lock._is_owned() else self._take  # type: ignore[attr-defined]
 
-    def __exit__(self, *_: object) -> None:
-        self._lock.release()
+    @property
+    def __exit__(self) -> Callable[..., None]:  # noqa: PLE0302, PYI036 - a property
+        return self._lock.__exit__
+
+    def _take(self) -> None:
+        acquire = self._lock.acquire
+        try:
+            while not acquire(blocking=False):
+                sleep(0)
+        except BaseException:  # it may have come right after the lock was taken
+            if self._lock._is_owned():  # type: ignore[attr-defined]
+                self._lock.release()
+            raise
 
 
 class GroupQueue:
@@ -90,11 +102,12 @@ class GroupQueue:
         self._waiting: deque[Waiting] = deque()
         self._bytes = 0
         self._running = False
-        self._change = threading.Condition()
+        self._lock = threading.RLock()  # taken by itself, since a KeyboardInterrupt can leave a condition locked
+        self._change = threading.Condition(self._lock)
 
     def put(self, rows: Waiting) -> bool:
         """Queue rows. Return True if the caller must start a thread that calls `run`."""
-        with self._change:
+        with self._lock:
             if not self._waiting:
                 self._since = self._clock.monotonic()
             self._waiting.append(rows)
@@ -111,7 +124,7 @@ class GroupQueue:
 
     def _take(self) -> list[Waiting]:
         """Take the next group: the rows that arrive within the interval, or until a group is full."""
-        with self._change:
+        with self._lock:
             if self._waiting:
                 left = self._seconds - (self._clock.monotonic() - self._since)
                 self._change.wait_for(lambda: self._bytes >= self._most_bytes, max(0.0, left))
