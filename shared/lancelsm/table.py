@@ -42,6 +42,7 @@ from lancelsm.history.snapshot import (
     snapshot_view,
 )
 from lancelsm.read import reader
+from lancelsm.read.count import count as count_rows
 from lancelsm.read.explain import Explanation, ReadTrace, counted, skipped_regions
 from lancelsm.read.for_lance import for_lance
 from lancelsm.read.freshness import Consistency, read_staleness
@@ -253,6 +254,26 @@ class Table:
         return self._read_with_retry(read, list_regions, select=select, max_staleness=staleness)
 
     @checked
+    def count(
+        self, *, where: str | None = None, consistency: Consistency = "strong", max_staleness: float | None = None
+    ) -> int:
+        """Count the live rows as of now. All rows acknowledged before the call are included.
+
+        Args: see `scan`.
+
+        Raises: the same errors as `scan`.
+        """
+
+        def read(view: View) -> int:
+            needed, _ = pruned_view(view, where, self.config)
+            self._trace.viewed(needed)
+            return count_rows(needed, uri=self.uri, where=where, kept=self._views.kept, trace=self._trace)
+
+        staleness = self._staleness(consistency, max_staleness)
+        list_regions, select = regions_for(where, context=self._context, config=self.config)
+        return self._read_with_retry(read, list_regions, select=select, max_staleness=staleness)
+
+    @checked
     def get(
         self,
         keys: Any,
@@ -362,6 +383,7 @@ class Table:
         columns: Sequence[str] | None = None,
         where: str | None = None,
         limit: int | None = None,
+        count: bool = False,
         consistency: Consistency = "strong",
         max_staleness: float | None = None,
         vector: Any = None,
@@ -375,10 +397,10 @@ class Table:
     ) -> Explanation:
         """Do a read and explain it: its levels, what it left out, the indexes, and what it cost. Print it to see it.
 
-        The read is a `get` if there are keys, a `search` if there is a vector or a text, else a `scan`. All its rows
-        are read, and counted. It uses what this object has read before, as the same read would.
+        The read is a `get` if there are keys, a `search` if there is a vector or a text, a `count` if `count` is true,
+        else a `scan`. All its rows are read. It uses what this object has read before, as the same read would.
 
-        Raises: the same errors as `scan`, `get` or `search`; also `Invalid`: an argument is none of that read.
+        Raises: the same errors as that read; also `Invalid`: an argument is none of that read.
         """
         of_search = {
             "vector": vector,
@@ -403,14 +425,20 @@ class Table:
         )
         if self.config.regions is not None:
             table._target = replace(self._target, context=context, directory=self._target.directory.within(context))
-        options: dict[str, Any] = {"columns": columns, "consistency": consistency, "max_staleness": max_staleness}
+        freshness: dict[str, Any] = {"consistency": consistency, "max_staleness": max_staleness}
+        options = {"columns": columns, **freshness}
         if keys is not None:
-            refused = {"where": where, "limit": limit, **search}
+            refused = {"where": where, "limit": limit, "count": count or None, **search}
             self._refuse_arguments("get", {name for name, value in refused.items() if value is not None})
             rows = table.get(keys, **options).num_rows
         elif search:
-            self._refuse_arguments("search", set() if limit is None else {"limit"})
+            refused = {"limit": limit, "count": count or None}
+            self._refuse_arguments("search", {name for name, value in refused.items() if value is not None})
             rows = table.search(where=where, **options, **search).to_arrow().num_rows
+        elif count:
+            refused = {"limit": limit, "columns": columns}
+            self._refuse_arguments("count", {name for name, value in refused.items() if value is not None})
+            rows = table.count(where=where, **freshness)
         else:
             rows = sum(batch.num_rows for batch in table.scan(where=where, limit=limit, **options))
         listed = self.regions()

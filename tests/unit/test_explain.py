@@ -128,6 +128,19 @@ def test_a_scan_and_a_get_name_the_index_that_lance_uses(tmp_path: Path) -> None
     assert table.explain(where="text = 'word1'").indexes == ()
 
 
+def test_a_count_of_a_merged_table_reads_no_rows(tmp_path: Path) -> None:
+    table = three_levels(tmp_path / "table")
+    assert (table.count(), table.count(where="v > 1")) == (3, 1)
+    assert table.explain(count=True).rows == 3
+    table.flush()
+    table.merge(engine="inprocess")
+
+    found = table.explain(count=True)
+
+    assert (table.count(), table.count(where="v > 1"), found.rows) == (3, 1, 3)
+    assert {one.kind: one.bytes for one in found.requests}["lance.read"] == 0
+
+
 def test_a_snapshot_is_explained(tmp_path: Path) -> None:
     table = three_levels(tmp_path / "table")
     table.snapshot("monday")
@@ -145,6 +158,7 @@ def test_a_snapshot_is_explained(tmp_path: Path) -> None:
         ({"keys": [1], "where": "id = 1"}, "get has no argument where"),
         ({"keys": [1], "vector": [1.0]}, "get has no argument vector"),
         ({"vector": [1.0], "limit": 3}, "search has no argument limit"),
+        ({"count": True, "columns": ["id"]}, "count has no argument columns"),
     ],
 )
 def test_arguments_of_different_reads_are_refused(tmp_path: Path, options: dict[str, Any], message: str) -> None:

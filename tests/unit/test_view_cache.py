@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 import lancelsm
@@ -20,6 +21,7 @@ from tests.unit.tables import NEWEST, by_key, faulty, three_levels
 
 READS: dict[str, Callable[..., Any]] = {
     "scan": lambda table, **options: table.scan(**options).to_arrow(),
+    "count": lambda table, **options: pa.table({"id": range(table.count(**options)), "v": [2, 1, 1]}),
     "condition": lambda table, **options: table.scan(where="v >= 0", **options).to_arrow(),
     "get": lambda table, **options: table.get([0, 1, 2, 3], **options),
 }
@@ -140,7 +142,7 @@ def test_a_strong_read_makes_the_view_young_again(tmp_path: Path) -> None:
 )
 def test_a_consistency_that_means_nothing_is_refused(tmp_path: Path, options: dict[str, Any], message: str) -> None:
     table = lancelsm.create(tmp_path, [{"id": 1, "vec": [1.0]}], primary_key="id")
-    for read in (table.scan, lambda **o: table.get(1, **o), lambda **o: table.search([1.0], **o)):
+    for read in (table.scan, table.count, lambda **o: table.get(1, **o), lambda **o: table.search([1.0], **o)):
         with pytest.raises(Invalid, match=message) as error:
             read(**options)
         assert error.value.where["table"] == table.uri

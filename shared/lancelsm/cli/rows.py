@@ -115,8 +115,9 @@ def scan(  # noqa: PLR0917 - one for each option
         raise typer.BadParameter("--explain and --to exclude each other")
     table = session.open(uri, at=at)
     if explain:
-        read = names(columns) or (table.config.schema.primary_key if count else None)
-        session.explain(table.explain(columns=read, where=where, limit=limit))
+        plain = count and columns is None and limit is None
+        read = names(columns) or (table.config.schema.primary_key if count and not plain else None)
+        session.explain(table.explain(columns=read, where=where, limit=limit, count=plain))
         return
     if count:
         number = count_rows(table, columns=names(columns), where=where, limit=limit)

@@ -110,6 +110,8 @@ def count_rows(
     table: Table, *, columns: Sequence[str] | None = None, where: str | None = None, limit: int | None = None
 ) -> int:
     """Count live rows. Arguments and errors are those of `Table.scan`."""
+    if columns is None and limit is None:
+        return table.count(where=where)
     rows = table.scan(columns=columns or table.config.schema.primary_key, where=where, limit=limit)
     return sum(batch.num_rows for batch in rows)
 
