@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import threading
 from collections import Counter
 from types import SimpleNamespace
@@ -167,15 +168,17 @@ class FakeLock:
         self.over.set()
         return self._end.wait(TIMEOUT)
 
+    def locked(self) -> bool:
+        return not self._end.is_set()
+
     def release(self) -> None:
         self._end.set()
 
 
 def fake_heartbeat(monkeypatch, times: int) -> FakeLock:
     lock = FakeLock(times)
-    monkeypatch.setattr(
-        "lancelsm.history.snapshot.threading", SimpleNamespace(Lock=lambda: lock, Thread=threading.Thread)
-    )
+    threads = SimpleNamespace(allocate_lock=lambda: lock, start_new_thread=_thread.start_new_thread)
+    monkeypatch.setattr("lancelsm.common.renewal._thread", threads)
     return lock
 
 

@@ -7,13 +7,13 @@ only then the objects.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 
 from lancelsm.common.layout import NO_GENERATION, Nonce, Position, RegionId, pin_key, snapshots
+from lancelsm.common.renewal import Renewal
 from lancelsm.dataset.base_table import BaseTable, VersionGone, open_base
 from lancelsm.dataset.tags import remove_tag, tag_version, tags
 from lancelsm.errors import Contended, Corrupt, Invalid, LsmError, Unavailable
@@ -155,29 +155,33 @@ def holding_snapshot(handle: TableHandle, name: str, *, ttl_seconds: float) -> I
     Raises: the same errors as `create_snapshot`; at the end of the block, the error of a failed renewal.
     """
     pin = create_snapshot(handle, name, ttl_seconds=ttl_seconds)
-    going, failures = threading.Lock(), []  # a lock, as in `lease`
-    going.acquire()
+    failures: list[LsmError] = []
 
-    def renew() -> None:
-        while not going.acquire(timeout=ttl_seconds / _RENEWALS):
-            try:
-                _renewed(handle, pin, lambda: pins.expiry(handle.context, ttl_seconds))
-            except (Contended, Unavailable):
-                continue  # the next renewal comes before the expiry
-            except LsmError as error:
-                failures.append(error)
-                return
+    def renew() -> bool:
+        try:
+            _renewed(handle, pin, lambda: pins.expiry(handle.context, ttl_seconds))
+        except (Contended, Unavailable):
+            return True  # the next renewal comes before the expiry
+        except LsmError as error:
+            failures.append(error)
+        return not failures
 
-    thread = threading.Thread(target=renew, daemon=True, name=f"lancelsm-snapshot-{name}")
-    try:
-        thread.start()
-        yield pin
-    finally:
-        going.release()
-        if thread.is_alive():
-            thread.join()
+    renewal = Renewal(renew, seconds=ttl_seconds / _RENEWALS)
+
+    def end() -> None:
+        renewal.end()
         with suppress(LsmError):  # it expires by itself
             forget_snapshot(handle, pin)
+
+    try:
+        renewal.start()
+        yield pin
+    finally:
+        try:
+            end()
+        except KeyboardInterrupt:
+            end()
+            raise
     if failures:
         raise failures[0]
 

@@ -5,13 +5,12 @@ A holder may stall until its lease has expired, and then continue: its commit st
 
 from __future__ import annotations
 
-import _thread
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from queue import SimpleQueue
 
 from lancelsm.common.layout import Key, Nonce, lease_key
+from lancelsm.common.renewal import Renewal
 from lancelsm.errors import Contended, Corrupt, LsmError, Unavailable
 from lancelsm.region.catalog import TableContext
 from lancelsm.registry import Record, SwapApplied, SwapUnknown, number, text
@@ -34,28 +33,26 @@ def lease(context: TableContext, name: str) -> Iterator[None]:
     """
     key = lease_key(context.table, name)
     holder = context.ids.nonce()
-    # No thread or event of `threading`: an interrupt in one of their methods leaves its lock behind. See `common.pool`.
-    going = _thread.allocate_lock()  # held until the end
-    going.acquire()
-    ended: SimpleQueue[None] = SimpleQueue()
-    renewal: int | None = None
-    taken = True
+    version, taken = 0, True
+
+    def renew() -> bool:
+        nonlocal version
+        try:
+            outcome = context.registry.swap(
+                key, expect={"version": version, "holder": holder}, change=_record(context, holder, version + 1)
+            )
+        except LsmError:
+            return True  # the next renewal comes before it expires
+        version += isinstance(outcome, SwapApplied)
+        return isinstance(outcome, SwapApplied | SwapUnknown)  # else it expired, and another process took it
+
+    renewal = Renewal(renew, seconds=LEASE_SECONDS / 3)
 
     def end() -> None:
-        if going.locked():
-            going.release()
-        if renewal is not None:
-            ended.get()
+        renewal.end()
         if taken:
             with suppress(LsmError):  # it expires by itself
                 _release(context, key, holder)
-
-    def renew() -> None:
-        try:
-            _renew(context, key, holder, version, going)
-        finally:
-            ended.put(None)
-            ended.put(None)  # `end` may be called twice
 
     try:  # an interrupt may come right after the swap, before its outcome is known
         try:
@@ -64,7 +61,7 @@ def lease(context: TableContext, name: str) -> Iterator[None]:
             taken = False
             raise
         if context.parallel > 1:
-            renewal = _thread.start_new_thread(renew, ())
+            renewal.start()
         yield
     finally:
         try:
@@ -101,20 +98,6 @@ def _take(context: TableContext, key: Key, holder: Nonce, name: str) -> int:
     if unknown:
         raise Unavailable(f"the lease {name!r} can't be taken: {unknown}", table=context.uri)
     raise Contended(f"other processes kept taking the lease {name!r}", remedy="Retry", table=context.uri)
-
-
-def _renew(context: TableContext, key: Key, holder: Nonce, version: int, going: _thread.LockType) -> None:
-    while not going.acquire(timeout=LEASE_SECONDS / 3):
-        try:
-            outcome = context.registry.swap(
-                key, expect={"version": version, "holder": holder}, change=_record(context, holder, version + 1)
-            )
-        except LsmError:
-            continue  # the next renewal comes before it expires
-        if isinstance(outcome, SwapApplied):
-            version += 1
-        elif not isinstance(outcome, SwapUnknown):
-            return  # it expired, and another process took it
 
 
 def _release(context: TableContext, key: Key, holder: Nonce) -> None:

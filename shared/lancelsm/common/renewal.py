@@ -1,0 +1,43 @@
+"""Repeat a step in a thread while a block runs. A KeyboardInterrupt at any line of the block can't stop its end.
+
+See `common.pool` for why this uses no thread or event of `threading`.
+"""
+
+from __future__ import annotations
+
+import _thread
+from collections.abc import Callable
+from queue import SimpleQueue
+
+
+class Renewal:
+    """Calls `step` every few seconds, until it returns False or `end` is called.
+
+    The thread does not keep the process from ending.
+    """
+
+    def __init__(self, step: Callable[[], bool], *, seconds: float) -> None:
+        self._step = step
+        self._seconds = seconds
+        self._going = _thread.allocate_lock()  # held until the end
+        self._going.acquire()
+        self._ended: SimpleQueue[None] = SimpleQueue()
+        self._thread: int | None = None
+
+    def start(self) -> None:
+        self._thread = _thread.start_new_thread(self._run, ())
+
+    def end(self) -> None:
+        """Stop, and wait for a step that is running. May be called again after a KeyboardInterrupt."""
+        if self._going.locked():
+            self._going.release()
+        if self._thread is not None:
+            self._ended.get()
+
+    def _run(self) -> None:
+        try:
+            while not self._going.acquire(timeout=self._seconds) and self._step():
+                pass
+        finally:
+            for _ in range(3):  # `end` may be called again
+                self._ended.put(None)
