@@ -400,7 +400,7 @@ class Table:
         The read is a `get` if there are keys, a `search` if there is a vector or a text, a `count` if `count` is true,
         else a `scan`. All its rows are read. It uses what this object has read before, as the same read would.
 
-        Raises: the same errors as that read; also `Invalid`: an argument is none of that read.
+        Raises: the same errors as that read; also `Invalid`: that read has no such argument.
         """
         of_search = {
             "vector": vector,

@@ -14,7 +14,9 @@ import pytest
 
 import lancelsm
 from lancelsm.common.bounded_cache import BoundedCache
+from lancelsm.dataset.base_table import BaseTable
 from lancelsm.errors import Invalid
+from lancelsm.read import view_cache
 from lancelsm.table import Table
 from tests.simulation.faults import FakeClock, FaultPlan
 from tests.unit.tables import NEWEST, by_key, faulty, three_levels
@@ -95,6 +97,32 @@ def test_parts_are_read_again_after_half_of_the_interval(tmp_path: Path) -> None
     reader.clock.advance(11)
 
     assert reader.calls(reader.table.scan)["objects.get"] == 4
+
+
+def test_parts_are_that_old_even_if_a_merge_opened_the_base_again(tmp_path: Path) -> None:
+    reader = Reader(tmp_path / "table", collect_interval_seconds=100)
+    reader.table.scan()
+    reader.clock.advance(40)
+    reader.writing.merge(engine="inprocess")
+    assert reader.calls(reader.table.scan)["objects.get"] == 0
+    reader.clock.advance(20)
+
+    assert reader.calls(reader.table.scan)["objects.get"] == 4
+
+
+def test_the_age_of_a_view_counts_from_the_begin_of_its_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    reader = Reader(tmp_path / "table")
+    reader.table.scan()
+    newest_version = view_cache.newest_version
+
+    def slowly(base: BaseTable) -> int:
+        reader.clock.advance(30)
+        return newest_version(base)
+
+    monkeypatch.setattr(view_cache, "newest_version", slowly)
+    reader.table.scan()
+
+    assert reader.calls(lambda: reader.table.scan(consistency="eventual", max_staleness=29))["registry.read"] == 2
 
 
 def test_nothing_is_kept_beyond_the_limit(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What a read tells the one who wants to know how it is done: nothing by default."""
+"""Collect what a read does, for `Table.explain`. By default nothing is collected."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ T = TypeVar("T")
 
 
 class Trace:
-    """Passed along by a read. This one ignores everything, and costs nothing; `read.explain` has one that does not."""
+    """Each step of a read gets it, and reports to it. This one ignores everything; that of `read.explain` does not."""
 
     def step(self, _name: str) -> AbstractContextManager[None]:
         """Measure the time that a block takes."""

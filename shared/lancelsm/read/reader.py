@@ -76,7 +76,7 @@ def scan(
         where: SQL condition over the table's columns, in Lance's dialect: text in single quotes, names in backticks.
         limit: maximum number of rows.
         kept: keeps the newest level of each key, for the next scan of the same view.
-        trace: is told what the read does.
+        trace: collects what the read does.
 
     Returns:
         Batches of these columns; rows in no order, each key once.

@@ -68,7 +68,7 @@ class ViewCache:
         kept: bounds the memory; also keeps what reads derive from a view.
         keep_seconds: a part that was taken longer ago is read again.
         skew_seconds: by how much the clocks of two machines may differ.
-        trace: is told what is read of the base.
+        trace: collects what is read of the base.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class ViewCache:
         self._newest = _Newest()
 
     def traced(self, context: TableContext, read_base: ReadBase, trace: Trace) -> ViewCache:
-        """Return a cache with the same parts, which reads with this context and tells the trace what it reads."""
+        """Return a cache with the same parts, which reads with this context. The trace collects what it reads."""
         found = ViewCache(
             context,
             read_base,
