@@ -245,6 +245,7 @@ class Table:
                 where=where,
                 limit=limit,
                 kept=self._views.kept,
+                parallel=self._context.parallel,
                 trace=self._trace,
             )
             return Rows(with_first_batch(stream if self._at is None else self._explain_missing(stream, self._at)))
@@ -299,7 +300,9 @@ class Table:
         if wanted.num_rows == 0:
             return self.scan(columns=columns, limit=0).to_arrow()
         return self._read_with_retry(
-            lambda view: reader.get(view, wanted, uri=self.uri, columns=columns, trace=self._trace),
+            lambda view: reader.get(
+                view, wanted, uri=self.uri, columns=columns, parallel=self._context.parallel, trace=self._trace
+            ),
             lambda: self._regions_of(wanted),
             max_staleness=staleness,
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from lancelsm.common.layout import KEY_FILTER
 from lancelsm.dataset import generation as generations
 from lancelsm.dataset.key_filter import build_key_filter, may_have
 from lancelsm.errors import Corrupt
+from lancelsm.read import reader
 from lancelsm.read.generation_pruning import BOUNDS, FILTER
 from lancelsm.record.key_bounds import bounded, key_bounds, within
 from lancelsm.record.schema import numbered
@@ -154,6 +156,23 @@ def test_a_scan_opens_only_generations_that_may_have_its_keys(tmp_path: Path, op
         opened.clear()
         assert table.scan(where=where).to_arrow().num_rows == found, where
         assert len(set(opened.datasets)) == read, where
+
+
+@pytest.mark.parametrize(
+    "read", [lambda t: t.get([1, 10_001, 20_001]), lambda t: t.scan(where="id IN (1, 10001, 20001)").to_arrow()]
+)
+def test_the_filters_of_all_generations_are_read_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, read: Any
+) -> None:
+    table, all_begun, possible_keys = _generations(tmp_path), threading.Barrier(3), reader.possible_keys
+
+    def slow(**given: Any) -> pa.Table:
+        all_begun.wait(timeout=30)
+        return possible_keys(**given)
+
+    monkeypatch.setattr(reader, "possible_keys", slow)
+
+    assert read(table).num_rows == 0
 
 
 def test_a_newer_row_or_tombstone_still_hides_an_older_one_that_meets_the_condition(tmp_path: Path) -> None:

@@ -253,7 +253,7 @@ def possible_keys(
         Corrupt: a page of the filter is not the one that was flushed, so that it may exclude existing keys.
         Unavailable: the store did not answer.
     """
-    _check_links(uri)
+    _check_links(uri, (KEY_FILTER,))
     keys = keys.select(list(schema.primary_key)).cast(schema.key)
     with read_errors("the generation can't be read", object=uri):
         likely = may_have(_files(uri, storage_options), keys, blocks=filter_blocks, uri=uri, trace=trace)
@@ -271,10 +271,10 @@ def _open(uri: str, storage_options: StorageOptions) -> lance.LanceDataset:
     return found
 
 
-def _check_links(uri: str) -> None:
-    """Raise `Corrupt` if the directory of a local generation, or a directory in it, is a symbolic link."""
+def _check_links(uri: str, names: Sequence[str] = (*LANCE_DIRECTORIES, KEY_INDEX)) -> None:
+    """Raise `Corrupt` if the directory of a local generation, or one of these names in it, is a symbolic link."""
     table, found, name = uri.rpartition(f"/{MEM_WAL}/")
-    check_directories(table or uri, (*LANCE_DIRECTORIES, KEY_INDEX), below=f"{MEM_WAL}/{name}" if found else "")
+    check_directories(table or uri, names, below=f"{MEM_WAL}/{name}" if found else "")
 
 
 def _format(data_storage_version: str) -> str:

@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 
 from lancelsm.common.bounded_cache import BoundedCache
 from lancelsm.common.layout import Generation, RegionId
+from lancelsm.common.pool import TaskPool
 from lancelsm.common.setsum import Setsum
 from lancelsm.common.trace import NO_TRACE, Trace
 from lancelsm.dataset.base_reads import rows_of_keys, scan_base
@@ -66,6 +67,7 @@ def scan(
     where: str | None = None,
     limit: int | None = None,
     kept: BoundedCache = _NOTHING_KEPT,
+    parallel: int = 1,
     trace: Trace = NO_TRACE,
 ) -> pa.RecordBatchReader:
     """Stream the rows of a view.
@@ -76,6 +78,7 @@ def scan(
         where: SQL condition over the table's columns, in Lance's dialect: text in single quotes, names in backticks.
         limit: maximum number of rows.
         kept: keeps the newest level of each key, for the next scan of the same view.
+        parallel: maximum number of threads that read key filters.
         trace: collects what the read does.
 
     Returns:
@@ -94,18 +97,25 @@ def scan(
         raise Invalid("the list of columns is empty", remedy="Name a column; to count rows, a key column", table=uri)
     condition = None if where is None else read_condition(where, columns=schema.columns, table=uri)
     out = pa.schema([schema.columns.field(name).remove_metadata() for name in names])
-    rows = _rows(view, uri=uri, columns=names, where=condition, limit=limit, kept=kept, trace=trace)
+    rows = _rows(view, uri=uri, columns=names, where=condition, limit=limit, kept=kept, parallel=parallel, trace=trace)
     batches = _limited(rows, limit)
     return pa.RecordBatchReader.from_batches(out, _shaped(batches, out))
 
 
 def get(
-    view: View, keys: pa.Table, *, uri: str, columns: Sequence[str] | None = None, trace: Trace = NO_TRACE
+    view: View,
+    keys: pa.Table,
+    *,
+    uri: str,
+    columns: Sequence[str] | None = None,
+    parallel: int = 1,
+    trace: Trace = NO_TRACE,
 ) -> pa.Table:
     """Look up the live rows with these keys. Reads the newest level first, and older ones only for missing keys.
 
     Args:
         keys: the key columns; keys must be distinct.
+        parallel: maximum number of threads that read key filters.
 
     Returns:
         One row per key that exists, in no order.
@@ -116,6 +126,7 @@ def get(
     names = _wanted(schema, columns, uri=uri)
     read = _with_key(schema, names)
     missing, found = keys.select(list(schema.primary_key)), []
+    filtered: dict[str | None, tuple[pa.Table, str]] = {}
     for region in view.regions:
         for level in reversed(_levels(region, region.generations)):  # guard: newest level is looked up first
             if missing.num_rows == 0:
@@ -126,9 +137,13 @@ def get(
                     rows = _from_tail(level.tail, missing, read)
             else:
                 with trace.step("generations"):
-                    likely, why = _likely(view, level, missing, uri=uri, trace=trace)
-                    if why:
-                        trace.skipped(level.name, why)
+                    if not filtered:  # of all generations at once: each filter is one request
+                        every = [one for part in view.regions for one in _levels(part, part.generations)]
+                        filtered = _filtered(view, every, missing, uri=uri, parallel=parallel, trace=trace)
+                    likely, why = filtered[level.path]
+                    likely = likely.filter(_among(likely, missing, schema))
+                    if not likely.num_rows:
+                        trace.skipped(level.name, why or _ALL_FOUND)
                         continue
                     rows = lookup_generation(
                         uri=f"{uri}/{level.path}",
@@ -174,12 +189,13 @@ def _rows(
     where: Condition | None,
     limit: int | None,
     kept: BoundedCache,
+    parallel: int,
     trace: Trace,
 ) -> Iterator[pa.Table]:
     """Yield the live rows, with at least these columns."""
     schema = view.base.schema
     boxes = key_boxes(None if where is None else where.text, schema)
-    levels, skipped = _needed(view, boxes, uri=uri, trace=trace)
+    levels, skipped = _needed(view, boxes, uri=uri, parallel=parallel, trace=trace)
     for one in skipped:
         trace.skipped(level_name(one.region, one.generation), one.why)
     read = _with_key(schema, columns)
@@ -239,7 +255,7 @@ def _rows(
 
 
 def _needed(
-    view: View, boxes: Boxes, *, uri: str, trace: Trace = NO_TRACE
+    view: View, boxes: Boxes, *, uri: str, parallel: int, trace: Trace
 ) -> tuple[list[_Level], list[SkippedGeneration]]:
     """Return the levels above the base that may have a key in the boxes, and the generations that have none."""
     schema = view.base.schema
@@ -249,13 +265,31 @@ def _needed(
     for region in view.regions:
         kept, excluded = by_bounds(region.region, region.generations, boxes, schema)
         skipped += excluded
-        for level in _levels(region, kept):
-            why = "" if keys is None else _likely(view, level, keys, uri=uri, trace=trace)[1]
-            if why:
-                skipped.append(SkippedGeneration(region=level.region, generation=Generation(level.number), why=why))
-            else:
-                levels.append(level)
-    return levels, skipped
+        levels += _levels(region, kept)
+    if keys is None:
+        return levels, skipped
+    filtered = _filtered(view, levels, keys, uri=uri, parallel=parallel, trace=trace)
+    skipped += [
+        SkippedGeneration(region=one.region, generation=Generation(one.number), why=why)
+        for one in levels
+        if (why := filtered[one.path][1])
+    ]
+    return [one for one in levels if not filtered[one.path][1]], skipped
+
+
+def _filtered(
+    view: View, levels: Sequence[_Level], keys: pa.Table, *, uri: str, parallel: int, trace: Trace
+) -> dict[str | None, tuple[pa.Table, str]]:
+    """Return the result of `_likely` for each level by its path."""
+
+    def likely(level: _Level) -> tuple[pa.Table, str]:
+        return _likely(view, level, keys, uri=uri, trace=trace)
+
+    threads = min(parallel, sum(level.keys is not None for level in levels))
+    if threads <= 1:
+        return {level.path: likely(level) for level in levels}
+    with TaskPool(threads) as pool:
+        return {level.path: found for level, found in zip(levels, pool.map(likely, levels), strict=True)}
 
 
 def _likely(view: View, level: _Level, keys: pa.Table, *, uri: str, trace: Trace) -> tuple[pa.Table, str]:
