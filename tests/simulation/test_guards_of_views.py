@@ -44,6 +44,10 @@ GUARDS: dict[str, tuple[list[Edit], Scenario]] = {
         [without("snapshot belongs to its base")],
         view_scenarios.base_ahead_of_the_region_snapshot,
     ),
+    "a region snapshot is that of the table": (
+        [without("region snapshot is of the table")],
+        view_scenarios.base_of_another_table,
+    ),
     "the age of a region snapshot counts from before its heads were read": (
         [moved("age of a region snapshot counts from before its heads", by=3)],
         view_scenarios.slow_optimize,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import pytest
 import lancelsm
 from lancelsm.compaction import region_states
 from lancelsm.compaction.maintenance import optimize_table
+from lancelsm.errors import Corrupt
 from lancelsm.read import view_cache
 from lancelsm.region.handle import Ports
 from lancelsm.table import Table
@@ -128,7 +130,7 @@ class Snapshotted:
         self.writing.upsert([{"id": 0, "v": 1}])
 
     def ports(self) -> Ports:
-        return faulty(FaultPlan(), clock=self.clock)
+        return faulty(FaultPlan(), process=self.uri, clock=self.clock)  # each table has an id of its own
 
     def optimize(self) -> None:
         optimize_table(self.writing._handle)
@@ -155,6 +157,21 @@ def base_ahead_of_the_region_snapshot(path: Path) -> None:
     table.writing.flush()
     table.writing.merge(engine="inprocess")
     assert table.scan() == {0: 2}
+
+
+def base_of_another_table(path: Path) -> None:
+    """The files of the base are replaced by those of another table, which has a region snapshot and no log."""
+    table, other = Snapshotted(path / "one"), Snapshotted(path / "other")
+    other.writing.flush()
+    other.writing.merge(engine="inprocess")
+    other.optimize()
+    reading = lancelsm.open(table.uri, ports=table.ports())
+    for directory in ("_versions", "data", "_deletions", "_indices", "_transactions"):
+        shutil.rmtree(path / "one" / directory, ignore_errors=True)
+        if (path / "other" / directory).exists():
+            shutil.copytree(path / "other" / directory, path / "one" / directory)
+    with pytest.raises(Corrupt, match="another tool has overwritten it"):
+        reading.scan(**EVENTUAL)
 
 
 def slow_optimize(path: Path) -> None:

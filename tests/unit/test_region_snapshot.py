@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 
 import lancelsm
+from lancelsm.admin.clone import clone_snapshot
 from lancelsm.compaction.maintenance import optimize_table
 from lancelsm.dataset.base_table import open_base
 from lancelsm.dataset.region_snapshots import read_region_snapshot
@@ -111,6 +112,18 @@ def test_a_snapshot_whose_objects_are_collected_is_not_used(tmp_path: Path) -> N
         entry.unlink()
 
     assert by_key(process.just_started().scan(**EVENTUAL).to_arrow()) == NEWEST
+
+
+def test_a_clone_does_not_read_the_snapshot_of_its_source(tmp_path: Path) -> None:
+    process = Process(tmp_path / "table")
+    process.writing.snapshot("monday")
+    ports = faulty(FaultPlan(), process="clone", clock=process.clock)
+    clone_snapshot(process.writing._handle, "monday", tmp_path / "clone", ports=ports)
+    lancelsm.open(tmp_path / "clone", ports=ports).upsert([{"id": 0, "v": 9}])
+
+    found = lancelsm.open(tmp_path / "clone", ports=ports).scan(**EVENTUAL).to_arrow()
+
+    assert by_key(found) == {**NEWEST, 0: 9}
 
 
 def test_a_merge_keeps_the_snapshot_and_it_is_used_beside_the_new_base(tmp_path: Path) -> None:

@@ -79,9 +79,13 @@ class RegionSnapshot:
 def find_region_snapshot(context: TableContext, base: BaseTable) -> RegionSnapshot | None:
     """Read the region snapshot of a base; None if there is none, or this release can't read it.
 
+    Also None if the base belongs to another table, which a strong read reports.
+
     Raises:
         Corrupt, Unavailable: the manifest of the base can't be read.
     """
+    if base.facts is None or base.facts.table != context.table:  # guard: region snapshot is of the table
+        return None
     stored = read_region_snapshot(base, objects=context.objects)
     if stored is None or not {_SHARD, _HEAD, _MANIFEST, _CATALOG} <= set(stored.rows.column_names):
         return None
