@@ -21,7 +21,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 import lancelsm
-from benchmarks.figures import Figure, quantile, seconds
+from benchmarks.figures import Figure, Used, quantile, used
 from benchmarks.texts import docstrings, queries
 from lancelsm.compaction.maintenance import optimize_table
 from lancelsm.table import Table
@@ -138,10 +138,11 @@ def _ids(found: pa.Table) -> list[int]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Result:
-    """Of each search, in the order given: the share of true rows that it missed, and the median of its latency."""
+    """Of each search, in the order given: the share of true rows that it missed, medians of wall and CPU time."""
 
     missed: list[float]
     milliseconds: list[float]
+    cpu: list[float]
 
 
 def _measured(asked: Sequence[Any], true: Sequence[list[int]], *searches: Search) -> _Result:
@@ -151,11 +152,17 @@ def _measured(asked: Sequence[Any], true: Sequence[list[int]], *searches: Search
         found = [search(query) for query in asked]
         hits = sum(len(set(one) & set(wanted)) for one, wanted in zip(found, true, strict=True))
         missed.append(1 - hits / max(sum(map(len, true)), 1))
-    times: list[list[float]] = [[] for _ in searches]
+    times: list[list[Used]] = [[] for _ in searches]
     for query in asked:
         for search, taken in zip(searches, times, strict=True):
-            taken.append(seconds(lambda search=search, query=query: search(query)) * 1000)  # type: ignore[misc]
-    return _Result(missed=missed, milliseconds=[quantile(one, 0.5) for one in times])
+            with used() as one:
+                search(query)
+            taken.append(one)
+    return _Result(
+        missed=missed,
+        milliseconds=[1000 * quantile([one.wall for one in taken], 0.5) for taken in times],
+        cpu=[1000 * quantile([one.cpu for one in taken], 0.5) for taken in times],
+    )
 
 
 def _figures(what: str, result: _Result, of: str) -> Iterator[Figure]:
@@ -167,13 +174,8 @@ def _figures(what: str, result: _Result, of: str) -> Iterator[Figure]:
             peer=100 * result.missed[number],
             how=peer,
         )
-        yield Figure(
-            what=f"{what}: latency, p50",
-            ours=result.milliseconds[0],
-            unit="ms",
-            peer=result.milliseconds[number],
-            how=peer,
-        )
+        for name, values in (("latency, p50", result.milliseconds), ("CPU, p50", result.cpu)):
+            yield Figure(what=f"{what}: {name}", ours=values[0], unit="ms", peer=values[number], how=peer)
 
 
 def _text_figures(texts: list[str], directory: Path) -> Iterator[Figure]:

@@ -22,6 +22,7 @@ from lancelsm.read.search.queries import QUERY, SearchOutput, VectorQuery, Vecto
 T = TypeVar("T")
 
 _THREADS = 8
+_MOST_INLINE = 1 << 22  # numbers that are compared in a millisecond, about
 _IN_GENERATIONS = "IVF_SQ"
 
 
@@ -78,9 +79,12 @@ def _nearest(
             for number, level in enumerate(levels.generations)
             if number not in memory.generations
         ),
-        *([of_memory] if memory.rows.num_rows else []),
     ]
-    found = pa.concat_tables(in_threads(reads))
+    is_small = memory.rows.num_rows * vectors.size <= _MOST_INLINE
+    parts = in_threads(reads if is_small else [*reads, of_memory])
+    if is_small and memory.rows.num_rows:
+        parts.append(of_memory())
+    found = pa.concat_tables(parts)
     found = found.filter(pc.is_finite(found.column(DISTANCE)))
     return found.take(pc.sort_indices(found, [(DISTANCE, "ascending")])[: output.k])
 
