@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, Self
 from unittest import mock
@@ -106,7 +105,7 @@ class TableEnvironment:
     def __enter__(self) -> Self:
         self._stack = contextlib.ExitStack()
         self._stack.enter_context(seam.through(self))
-        self._stack.enter_context(mock.patch.object(writer, "ThreadPoolExecutor", _Inline))
+        self._stack.enter_context(mock.patch.object(writer, "TaskPool", _Inline))
         self._stack.enter_context(mock.patch.object(merging, "index_pays", self._index_pays))
         return self
 
@@ -349,19 +348,15 @@ class _Inline:
     def __init__(self, size: int) -> None:
         pass
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
+    def stop(self) -> None:
         pass
 
-    def submit(self, act: Callable[..., Any], *args: Any) -> Future[Any]:
-        future: Future[Any] = Future()
-        try:
-            future.set_result(act(*args))
-        except BaseException as error:  # noqa: BLE001 - as a pool does
-            future.set_exception(error)
-        return future
+    def finish(self) -> None:
+        pass
+
+    def submit(self, call: Callable[[], Any]) -> None:
+        with contextlib.suppress(BaseException):  # the futures of the writer have the error
+            call()
 
 
 @contextlib.contextmanager

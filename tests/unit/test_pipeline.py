@@ -313,7 +313,7 @@ def test_an_interrupted_close_is_finished_by_the_next_close(target, store):
     with store.closed_gate():
         future = writer.submit(row(1))
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(writer._pool, "shutdown", lambda wait: (_ for _ in ()).throw(KeyboardInterrupt))
+            patch.setattr(writer._pool, "finish", lambda: (_ for _ in ()).throw(KeyboardInterrupt))
             with pytest.raises(KeyboardInterrupt):
                 writer.close()
         with pytest.raises(Invalid, match="closed"):

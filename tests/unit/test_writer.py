@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import _thread
 import asyncio
+import gc
+import subprocess
+import sys
+import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -16,6 +21,7 @@ from lancelsm.errors import Ambiguous, Fenced, Invalid, Unavailable
 from lancelsm.region.handle import Ports
 from lancelsm.table import Table
 from lancelsm.wal.writer import Writer
+from tests.interrupts import interrupted
 from tests.simulation.faults import FAIL_BEFORE, Call, FakeClock, Fault, FaultPlan
 from tests.unit.tables import Gate, create, faulty, positions, row, rows_of
 from tests.unit.writer_scenarios import (
@@ -315,7 +321,7 @@ def test_after_the_crash_of_an_exclusive_writer_others_are_fenced_until_they_cla
     table = create(tmp_path)
     crashed = table.writer(exclusive=True)
     crashed.upsert([row(1)])
-    crashed._pool.shutdown()
+    crashed._pool.finish()
 
     with pytest.raises(Fenced, match="lancelsm region claim"):
         table.upsert([row(2)])
@@ -389,3 +395,50 @@ def test_two_processes_share_a_region_without_claiming_it(tmp_path: Path) -> Non
 
 def test_a_writer_uses_the_system_clock_by_default() -> None:
     assert isinstance(Ports().clock, SystemClock)
+
+
+# The end of a writer
+
+
+def test_a_writer_that_nobody_closes_leaves_no_thread(tmp_path: Path) -> None:
+    table = create(tmp_path)
+    before = _thread._count()
+    writer = table.writer()
+    writer.upsert([row(1)])
+    assert _thread._count() > before
+
+    del writer
+    for _ in range(500):
+        gc.collect()
+        if _thread._count() <= before:
+            break
+        time.sleep(0.01)
+
+    assert _thread._count() <= before
+
+
+@pytest.mark.rest
+def test_what_was_submitted_is_written_before_the_process_ends(tmp_path: Path) -> None:
+    table = create(tmp_path)
+    script = f"import lancelsm; writer = lancelsm.open({table.uri!r}).writer(); writer.submit({row(1)!r})"
+
+    subprocess.run([sys.executable, "-c", script], check=True)
+
+    assert rows_of(table) == [row(1)]
+
+
+@pytest.mark.rest
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_an_interrupt_at_any_call_lets_a_writer_close(tmp_path: Path) -> None:
+    table = create(tmp_path)
+
+    def work() -> None:
+        with table.writer() as writer:
+            for number in range(3):
+                writer.submit(row(number))
+
+    total = interrupted(work, 0)
+    for at in range(1, total, 7):
+        interrupted(work, at)
+
+    assert table.upsert([row(9)]).rows == 1

@@ -60,11 +60,24 @@ class TaskPool:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._stopped = True
+        self._stopped = True  # not by `finish`: an interrupt at the start of a call would leave the threads idle
         for _ in range(self._most):
             self._tasks.put(None)
         for running in self._running:
-            running.acquire()
+            with running:
+                pass
+
+    def stop(self) -> None:
+        """Let the threads end after the tasks that were submitted. Submit none later."""
+        for _ in range(self._most):
+            self._tasks.put(None)
+
+    def finish(self) -> None:
+        """Wait for all tasks, then let the threads end. May be called again, also after a KeyboardInterrupt."""
+        self.stop()
+        for running in self._running:
+            with running:
+                pass
 
     def submit(self, call: Callable[[], T]) -> PoolTask[T]:
         """Run a call in a thread of the pool. Calls start in the order in which they were submitted."""
@@ -87,5 +100,6 @@ class TaskPool:
             while (task := self._tasks.get()) is not None:
                 if not self._stopped:
                     task.run()
+                del task  # an idle thread must not keep what the task used
         finally:
             running.release()

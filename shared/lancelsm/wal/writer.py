@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
+import os
+import weakref
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
 from itertools import groupby
@@ -15,6 +18,7 @@ import pyarrow as pa
 
 from lancelsm.common.committed import Committed
 from lancelsm.common.layout import RegionValues
+from lancelsm.common.pool import TaskPool
 from lancelsm.errors import Invalid, LsmError, Unavailable, error_context
 from lancelsm.record.normalize import deletes
 from lancelsm.record.single_rows import SingleRow, SingleRows
@@ -58,8 +62,10 @@ class Writer:
         name = f"{shared}-{target.context.ids.nonce()[:12]}" if self._exclusive else shared
         self._target = target
         self._regions = RegionWriters(target, owner=name, previous_owner=shared, depth=pipeline_depth)
-        self._pool = ThreadPoolExecutor(target.context.parallel, thread_name_prefix="lancelsm-writer")
-        self._routing_pool = ThreadPoolExecutor(1, thread_name_prefix="lancelsm-router")
+        self._pool, self._routing_pool = TaskPool(target.context.parallel), TaskPool(1)
+        for pool in (self._routing_pool, self._pool):
+            weakref.finalize(self, pool.stop).atexit = False
+        _OPEN.add(self)
         self._rows = SingleRows(target.schema)
         self._queues: dict[RegionValues, GroupQueue] = {}
         self._only_region = only_region(target.regions)
@@ -140,10 +146,14 @@ class Writer:
         with self._buffer.lock:
             self._closed = True
         # Each step can be repeated: after a Ctrl-C, a second call must still give regions back.
-        self._routing_pool.shutdown(wait=True)
-        self._pool.shutdown(wait=True)
+        self._finish()
         if self._exclusive:
             self._regions.release()
+
+    def _finish(self) -> None:
+        """Wait for everything that was submitted."""
+        self._routing_pool.finish()
+        self._pool.finish()
 
     def _queue(self, rows: pa.Table | SingleRow, size: int) -> Future[Committed]:
         future: Acknowledgement[Committed] = Acknowledgement()
@@ -243,6 +253,17 @@ class Writer:
             except BaseException as error:  # noqa: BLE001 - the futures of these rows must fail
                 self._buffer.settle(found[done:], error)
         return shares, tables
+
+
+_OPEN: Final = weakref.WeakSet[Writer]()
+os.register_at_fork(after_in_child=_OPEN.clear)  # a child has none of the threads
+
+
+@atexit.register
+def _finish_open() -> None:
+    """Wait, at the end of the process, for what was submitted to writers that nobody closed."""
+    for writer in list(_OPEN):
+        writer._finish()
 
 
 def _together(tables: list[pa.Table], group: list[Waiting]) -> pa.Table:
