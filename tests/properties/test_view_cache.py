@@ -94,6 +94,7 @@ def check_eventual(held: Table, actors: Actors) -> None:
 
 
 @pytest.mark.rest
+@pytest.mark.filterwarnings("ignore::lancelsm.LsmWarning")  # about the rows that Lance appends
 @pytest.mark.parametrize("seed", range(2))
 def test_a_held_table_shows_what_a_table_that_was_just_opened_shows(seed: int, tmp_path: Path) -> None:
     actors = Actors(tmp_path, random.Random(f"held {seed}"))

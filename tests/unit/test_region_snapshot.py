@@ -7,13 +7,15 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import lance
 import pyarrow as pa
 import pytest
 
 import lancelsm
 from lancelsm.admin.clone import clone_snapshot
 from lancelsm.compaction.maintenance import optimize_table
-from lancelsm.dataset.base_table import open_base
+from lancelsm.compaction.region_states import write_region_states
+from lancelsm.dataset.base_table import MEM_WAL_INDEX, open_base
 from lancelsm.dataset.region_snapshots import read_region_snapshot
 from lancelsm.objects.filesystem import LocalStore
 from lancelsm.region.manifest import decode
@@ -177,6 +179,15 @@ def test_a_table_with_one_region_has_none(tmp_path: Path) -> None:
     before = open_base(uri=table.uri).version
 
     assert optimize_table(table._handle).base_version == before
+
+
+def test_a_base_without_its_mem_wal_index_has_none(tmp_path: Path) -> None:
+    process = Process(tmp_path / "table")
+    lance.dataset(process.writing.uri).drop_index(MEM_WAL_INDEX)
+    before = open_base(uri=process.writing.uri).version
+
+    assert not write_region_states(process.writing._handle)
+    assert open_base(uri=process.writing.uri).version == before
 
 
 @pytest.mark.rest

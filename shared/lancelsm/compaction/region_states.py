@@ -13,10 +13,13 @@ _TRIES = 3
 
 
 def write_region_states(handle: TableHandle) -> bool:
-    """Write a snapshot of all regions if there are several. Return False if other commits kept coming first.
+    """Write a snapshot of all regions if there are several.
+
+    Returns:
+        False if other commits kept coming first, or the base has no MemWAL index.
 
     Raises:
-        Corrupt: the base has no MemWAL index, or a head or manifest is damaged.
+        Corrupt: a head or manifest is damaged.
         Unavailable: a store or the registry did not answer.
     """
     context, spec = handle.context, handle.config.regions
@@ -33,6 +36,8 @@ def write_region_states(handle: TableHandle) -> bool:
             for (region, _), (head, manifest) in zip(found, named, strict=True)
         ]
         base = handle.read_base()
+        if base.mem_wal_index() is None:  # another tool dropped it: the next merge reports that
+            return False
         if any(mismatch(one.manifest, base) for one in states):
             continue
         if write_region_snapshot(base, snapshot_rows(states, base, spec), taken=taken, objects=context.objects):
