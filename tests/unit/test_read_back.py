@@ -15,6 +15,7 @@ import pyarrow as pa
 import pytest
 from lance.fragment import FragmentMetadata
 
+from lancelsm.compaction import tasks
 from lancelsm.dataset import base_rows, read_back
 from lancelsm.dataset.base_rows import Base, NewFragment
 from lancelsm.dataset.deletions import every_row, hidden_rows
@@ -101,6 +102,24 @@ def wrong_rows(change: Change, field: str) -> Scenario:
 )
 def test_rows_that_differ_in_the_file_are_not_committed(change: Change, field: str, tmp_path: Path) -> None:
     wrong_rows(change, field)(tmp_path)
+
+
+def test_a_merge_that_wrote_what_it_meant_reads_the_rows_of_a_generation_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = Environment(tmp_path, rows=[row(1, 0)])
+    table.flush(A, [row(key, key) for key in range(50)])
+    read, reads = tasks.read_generation, []
+
+    def counted(**options: Any) -> Iterator[pa.RecordBatch]:
+        reads.append("keys" if options.get("columns") == () else "rows")
+        return read(**options)
+
+    monkeypatch.setattr(tasks, "read_generation", counted)
+    table.merge()
+
+    assert reads.count("rows") == 1
+    table.check()
 
 
 def wrong_deletions(path: Path, change: Callable[[Any], Any] = lambda offsets: offsets[:-1]) -> None:

@@ -33,6 +33,7 @@ from lancelsm.errors import Corrupt, error_context
 from lancelsm.objects.filesum import check_files
 from lancelsm.objects.open import open_store
 from lancelsm.record.batches import gathered
+from lancelsm.record.digest import RowDigest
 from lancelsm.record.key import key_column
 from lancelsm.record.rowsum import row_setsum
 from lancelsm.record.schema import TOMBSTONE, TableSchema
@@ -193,12 +194,14 @@ def _written(merge_base: MergeBase, parts: tuple[Part, ...]) -> tuple[NewFragmen
     if not wanted:
         deque(batches, maxlen=0)
         return ()
-    written = base_rows.write_rows(merge_base.base, merge_base.schema.columns, batches)
+    columns = merge_base.schema.columns
+    digest = RowDigest(columns)
+    written = base_rows.write_rows(merge_base.base, columns, digest.passing(batches))
     if (rows := sum(fragment.rows for fragment in written)) != wanted:
         raise Corrupt(f"{rows} rows were written to the base, but the delta has {wanted}", table=merge_base.base.uri)
     written = sum_new(merge_base.base, written)
     again = (batch for part in parts for batch in _live_rows(merge_base, part, checked=True))
-    check_rows(merge_base.base, merge_base.schema.columns, written, again)  # guard: merge reads its rows back
+    check_rows(merge_base.base, columns, written, again, digest=digest)  # guard: merge reads its rows back
     return written
 
 
