@@ -131,3 +131,18 @@ def test_what_a_search_keeps_has_no_credentials(tmp_path: Path, monkeypatch: pyt
     assert first
     assert all(one is other for one, other in zip(kept.values(), first, strict=True)), "read again"
     assert "x-secret" not in repr(kept)
+
+
+def test_words_of_code_are_split_alike_at_every_level(tmp_path: Path) -> None:
+    def rows(*ids: int) -> list[dict[str, Any]]:
+        return [{"id": number, "text": f"openReader{number} = parse"} for number in ids]
+
+    table = lancelsm.create(tmp_path / "table", rows(1), primary_key="id")
+    table.create_index("text", kind="INVERTED", analyzer="code", split_identifiers=True, split_on_numerics=True)
+    table.upsert(rows(2))
+    table.flush()
+    table.upsert(rows(3))
+
+    found = table.search("reader", columns=["id"]).to_arrow()
+
+    assert sorted(found["id"].to_pylist()) == [1, 2, 3]

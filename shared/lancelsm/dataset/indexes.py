@@ -124,7 +124,8 @@ def generation_index(kind: str, metric: str | None, details: Mapping[str, Any]) 
     if kind.startswith(_VECTOR):
         return ("IVF_FLAT" if metric == "hamming" else "IVF_SQ"), {"metric": metric or "l2", "num_partitions": 1}
     if kind == _INVERTED:
-        known = {name: value for name, value in details.items() if name in _TEXT_OPTIONS and value is not None}
+        names = _TEXT_OPTIONS | (_CODE_OPTIONS if details.get("base_tokenizer") == "code" else frozenset())
+        known = {name: value for name, value in details.items() if name in names and value is not None}
         return _INVERTED, known
     return (_BTREE, {}) if kind == _BTREE else (None, {})
 
@@ -145,6 +146,9 @@ _TEXT_OPTIONS = frozenset(
         "prefix_only",
     }
 )
+
+
+_CODE_OPTIONS = frozenset({"split_identifiers", "split_on_numerics", "preserve_original", "index_operators"})
 
 
 def base_indexes(base: BaseTable) -> list[BaseIndex]:
