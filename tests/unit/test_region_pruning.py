@@ -15,6 +15,7 @@ from lancelsm.errors import Corrupt
 from lancelsm.objects import Listed, Object
 from lancelsm.read.key_conditions import key_boxes
 from lancelsm.read.region_pruning import RegionFilter
+from lancelsm.record.ranges import Ranges
 from lancelsm.region.handle import Ports
 from lancelsm.routing.route import route
 from lancelsm.routing.spec import parse_regions
@@ -126,6 +127,17 @@ def test_a_condition_reads_only_the_regions_that_may_have_its_keys(regions: str,
 )
 def test_what_is_no_comparison_with_a_literal_may_be_true_in_every_region(where: str) -> None:
     assert key_boxes(where, SCHEMA) == ({},)
+
+
+def test_a_long_condition_keeps_the_ranges_of_one_column_and_widens_many_boxes_of_two() -> None:
+    numbers = range(0, 600, 2)
+    one = key_boxes(" OR ".join(f"n = {n}" for n in numbers), SCHEMA)
+    other = key_boxes(" AND ".join(f"n <> {n}" for n in numbers), SCHEMA)
+    two = key_boxes(" OR ".join(f"(n = {n} AND u = {n})" for n in numbers), SCHEMA)
+
+    assert one == ({"n": Ranges.points(numbers)},)
+    assert other == ({"n": Ranges.all_of(pa.int16()) - Ranges.points(numbers)},)
+    assert two == ({"n": Ranges.points(numbers), "u": Ranges.points(numbers)},)
 
 
 def test_a_region_of_another_spec_is_always_read() -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import reduce
 from itertools import chain, product
 from typing import Final
 
@@ -41,12 +40,20 @@ UNKNOWN: Final = Truth(ANY, ANY)
 def conjunction(parts: Iterable[Truth]) -> Truth:
     """Return the truth of conditions with AND between them."""
     found = list(parts)
-    return Truth(reduce(_both, [one.true for one in found], ANY), _either(one.false for one in found))
+    return Truth(_all(found), _either(one.false for one in found))
 
 
 def disjunction(parts: Iterable[Truth]) -> Truth:
     """Return the truth of conditions with OR between them."""
     return conjunction(one.negated() for one in parts).negated()
+
+
+def _all(parts: Sequence[Truth]) -> Boxes:
+    """Return boxes around the keys for which all parts may be true. By halves, since a long list makes long ranges."""
+    if len(parts) <= 1:
+        return parts[0].true if parts else ANY
+    half = len(parts) // 2
+    return _both(_all(parts[:half]), _all(parts[half:]))
 
 
 def _both(one: Boxes, two: Boxes) -> Boxes:
@@ -67,14 +74,14 @@ def _either(sides: Iterable[Boxes]) -> Boxes:
     if ANY[0] in boxes:
         return ANY
     ranges: dict[str, list[Ranges]] = {}
-    found: list[Box] = []
+    others: dict[frozenset[tuple[str, Ranges]], Box] = {}
     for box in boxes:
         if len(box) == 1:
             ((name, values),) = box.items()
             ranges.setdefault(name, []).append(values)
-        elif box not in found:
-            found.append(box)
-    found += [{name: _union(values)} for name, values in ranges.items()]
+        else:
+            others[frozenset(box.items())] = box
+    found = [*others.values(), *({name: _union(values)} for name, values in ranges.items())]
     return tuple(found) if len(found) <= _MOST else (_around(found),)
 
 
