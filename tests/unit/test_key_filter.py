@@ -13,6 +13,7 @@ from lance.file import LanceFileSession
 
 import lancelsm
 from lancelsm.common.layout import KEY_FILTER
+from lancelsm.compaction import maintenance
 from lancelsm.dataset import generation as generations
 from lancelsm.dataset.key_filter import build_key_filter, may_have
 from lancelsm.errors import Corrupt
@@ -215,6 +216,20 @@ def test_a_damaged_filter_is_corrupt_and_named_by_scrub_and_not_needed(tmp_path:
     (directory / KEY_FILTER).unlink()
     assert table.get([1]).to_pylist() == rows_of(table, where="id = 1") == [row(1)]
     assert [one.problem for one in table.scrub().problems] == ["it is gone"]
+
+
+def test_a_generation_without_bounds_and_filter_may_have_any_key(
+    tmp_path: Path, opened: Opened, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = create(tmp_path, [row(1, "old")])
+    monkeypatch.setattr(maintenance, "GenerationKeys", lambda **_: None)  # as an earlier release flushed
+    table.upsert([row(1), row(5)])
+    table.flush()
+    opened.clear()
+
+    assert table.get([1, 7]).to_pylist() == rows_of(table, where="id IN (1, 7)") == [row(1)]
+    assert rows_of(table, where="id < 5 AND v = 'old'") == []
+    assert [name for name, _ in opened.ranges] == ["bloom_filter.bin"]
 
 
 def test_a_page_of_another_generation_is_corrupt(tmp_path: Path) -> None:
