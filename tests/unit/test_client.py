@@ -15,6 +15,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pytest
 
@@ -425,6 +426,8 @@ def test_values_that_json_cannot_express_are_sent_as_text() -> None:
     row = {
         "id": np.int64(1),
         "f": np.float32(0.5),
+        "at": [np.datetime64("2020-01-01", "ns"), np.datetime64(120, "ns"), np.datetime64("2020-10-10")],
+        "missing": [pd.NA, pd.NaT, np.datetime64("NaT")],
         "nan": float("nan"),
         "inf": [float("-inf")],
         "b": b"\x00\xff",
@@ -444,6 +447,8 @@ def test_values_that_json_cannot_express_are_sent_as_text() -> None:
     assert sent == {
         "id": 1,
         "f": 0.5,
+        "at": ["2020-01-01T00:00:00", "1970-01-01T00:00:00.00000012", "2020-10-10"],
+        "missing": [None, None, None],
         "nan": "NaN",
         "inf": ["-Infinity"],
         "b": "AP8=",
@@ -465,7 +470,6 @@ def test_values_that_json_cannot_express_are_sent_as_text() -> None:
         ([{"id": {1: 2}}], "'id' of row 0"),
         ([{"id": "\ud800"}], "'id' of row 0"),
         ([{"id": np.timedelta64(5, "ns")}], "'id' of row 0"),
-        ([{"id": np.datetime64("2020-01-01", "ns")}], "'id' of row 0"),
         ([1], "row 0 is a int"),
         ("text", "str"),
         ({"id": [1]}, "dict"),

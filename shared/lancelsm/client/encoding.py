@@ -174,11 +174,16 @@ def to_json_value(value: Any) -> Any:
         return [to_json_value(inner) for inner in value]
     if isinstance(value, bytes | bytearray | memoryview):
         return base64.b64encode(bytes(value)).decode()
+    if type(value).__name__ in ("NAType", "NaTType"):  # pandas has no value; NaT is a datetime by its class
+        return None
     if isinstance(value, datetime.datetime | datetime.date | datetime.time):
         return value.isoformat()
     if isinstance(value, decimal.Decimal | uuid.UUID):
         return str(value)
-    # A scalar of numpy. But `item` of its times may be a number in any unit.
+    if type(value).__name__ == "datetime64":
+        text = str(value)  # ISO 8601, to the last digit
+        return None if text == "NaT" else text.rstrip("0").rstrip(".") if "." in text else text
+    # A scalar of numpy. But a `timedelta64` may be a number in any unit.
     if callable(getattr(value, "item", None)) and not getattr(value, "shape", ()) and value.dtype.kind not in "mM":
         return to_json_value(value.item())
     raise TypeError(f"{type(value).__name__} is not supported; give text, a number, or Arrow data")
