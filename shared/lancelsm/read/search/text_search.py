@@ -140,7 +140,8 @@ def best_rows(text: TextLevels, query: TextQuery, output: SearchOutput) -> pa.Ta
     """
     plain = isinstance(query.query, str)
     asked: Any = match_query(query.query, query.columns) if plain else query.query
-    limit = 3 * output.k + 20 if plain else output.k
+    is_ranked_again = plain and len(text.levels) > 1
+    limit = 3 * output.k + 20 if is_ranked_again else output.k
     reads: list[Callable[[], pa.Table]] = [
         lambda level=level: matching_text(  # type: ignore[misc]
             level.searched, asked, limit=limit, columns=output.columns, where=output.where, hidden=level.hidden
@@ -148,7 +149,7 @@ def best_rows(text: TextLevels, query: TextQuery, output: SearchOutput) -> pa.Ta
         for level in text.levels
     ]
     hits = in_threads(reads)
-    if plain and len(text.levels) > 1:
+    if is_ranked_again:
         hits = _scored_again(text, query, hits)
     found = pa.concat_tables(hits).drop_columns([ROW_ID])
     return found.take(pc.sort_indices(found, [(SCORE, "descending")])[: output.k])
