@@ -24,11 +24,12 @@ from lancelsm.dataset.merged_generations import Markers
 from lancelsm.dataset.statement import NamedFile, StatedFile, sum_body
 from lancelsm.errors import Contended, Corrupt, Unavailable
 from lancelsm.gc import base as collecting_base
-from lancelsm.gc import base_check
+from lancelsm.gc import base_check, verify_checked
 from lancelsm.history import snapshot
 from lancelsm.objects import ObjectStore, Written
 from lancelsm.read import view_cache
 from lancelsm.record.schema import TableSchema
+from lancelsm.region.base_checked import read_checked
 from tests.simulation.environment import OWNER, TABLE, Environment
 from tests.simulation.seam import PROCESS
 
@@ -225,6 +226,7 @@ def in_place_of_lance(base: MemoryBase) -> Iterator[None]:
         put(snapshot, open_base=base.open_base, tag_version=base.tag_version, remove_tag=base.remove_tag)
         put(view_cache, newest_version=base.newest_version)
         put(base_check, open_base=base.open_base, files_of=base.files_of, sum_file=base.sum_file)
+        put(verify_checked, verified_check=read_checked)  # it verifies manifests, and this base has none
         put(
             collecting_base,
             commit=base.commit,

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import lancelsm
+from lancelsm.admin.clone import clone_snapshot
 from lancelsm.admin.drop import drop_table
 from lancelsm.admin.rebuild import rebuild
 from lancelsm.common.layout import SQLITE, Key, cursors, head_key, lease_key, pin_key, region_key, snapshots
@@ -123,6 +124,19 @@ def test_a_snapshot_with_a_wrong_field_is_corrupt_and_can_be_dropped(table: Tabl
     assert table.scrub().ok
     assert not context_of(table).registry.list(snapshots(context_of(table).table))
     assert rows_of(table) == NEWEST
+
+
+def test_a_snapshot_that_pins_no_version_of_the_base_is_corrupt_where_it_is_read(table: Table, tmp_path: Path) -> None:
+    table.snapshot("monday", "never")
+    change(table, pin_key(snapshots(context_of(table).table), "monday"), base_version=0)
+
+    with pytest.raises(Corrupt, match="pins no version of the base"):
+        table.at("monday").scan()
+    with pytest.raises(Corrupt, match="pins no version of the base"):
+        clone_snapshot(open_table(table.uri), "monday", tmp_path / "clone")
+    assert not table.scrub().ok
+    table.drop_snapshot("monday")
+    assert table.scrub().ok
 
 
 @pytest.mark.parametrize("part", [False, True], ids=["pin record", "region record"])

@@ -185,17 +185,17 @@ def _pin_base_version(handle: TableHandle, pin: Pin, lineage: CloneLineage, loca
     # An unconfirmed pin is left by a call that crashed: it is abandoned, and the clone is pinned again.
     if found is not None and (found.confirmed or not pins.abandon(context, found)):
         return
-    assert pin.base_version is not None, "a snapshot pins a version of the base"
+    version = pin.pinned_version
     try:
         made = pins.begin(context, "snapshot", lineage.pin)
     except Invalid as error:
         raise Contended("another call is creating the clone", remedy="Clone again", table=location) from error
-    made = pins.update_pin(context, replace(made, base_version=pin.base_version, clone=location))
+    made = pins.update_pin(context, replace(made, base_version=version, clone=location))
     ensure_kept(handle, pin)  # guard: snapshot is kept when its clone is pinned
     if context.objects.get(DROPPING) is not None:  # guard: dropped table is not cloned
         pins.forget(context, made)
         raise Invalid("the table is being dropped", remedy="Clone another table", table=context.uri, snapshot=pin.name)
-    tag_version(uri=context.uri, version=pin.base_version, tag=lineage.tag, storage_options=handle.storage_options)
+    tag_version(uri=context.uri, version=version, tag=lineage.tag, storage_options=handle.storage_options)
     pins.confirm(context, made, ttl_seconds=None)
 
 

@@ -84,8 +84,8 @@ def create_index(
         except Invalid:  # an option that does not fit the rows; the index that was to be replaced is still there
             maintain_indexes(handle)
             raise
+        state_files(handle)  # at once: until then, others report the index as another tool's
         maintain_indexes(handle)
-        state_files(handle)
         for found in index_statuses(handle):
             if found.name == made:
                 return found

@@ -137,6 +137,17 @@ class Pin(PinIdentity):
     complete: bool = True
     replaces: Nonce | None = None
 
+    @property
+    def pinned_version(self) -> int:
+        """The version of the base that a snapshot reads. Raises `Corrupt` if its record has none."""
+        if self.base_version is None:
+            raise Corrupt(
+                f"the record of {self.kind} {self.name!r} pins no version of the base",
+                remedy=f"Drop the {self.kind}, then create it again",
+                field="base_version",
+            )
+        return self.base_version
+
     def of(self, region: RegionId) -> RegionPin | None:
         """Return what the pin needs of a region; None if nothing."""
         found = self.regions.get(region)
@@ -187,8 +198,6 @@ def _pin(kind: str, name: str, record: Record, parts: Mapping[RegionId, Record])
         clone = text(record, "clone")
         if clone and not is_absolute(clone):
             raise Corrupt(f"{clone!r} is neither an absolute path nor a URL", field="clone")
-        if kind == "snapshot" and number(record, "confirmed") and number(record, "base_version") < 1:
-            raise Corrupt("it is confirmed, and pins no version of the base", field="base_version")
         return Pin(
             kind=kind,
             name=name,

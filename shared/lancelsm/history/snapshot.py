@@ -196,7 +196,7 @@ def snapshot_view(handle: TableHandle, pin: Pin) -> View:
     context = handle.context
     check_readable(context, pin)
     with snapshot_errors(context, pin):
-        base = open_base(uri=context.uri, version=_base_version(pin), storage_options=handle.storage_options)
+        base = open_base(uri=context.uri, version=pin.pinned_version, storage_options=handle.storage_options)
         check_base(base, handle.config)
         named = {region.id: region for region in regions(context)}
         if lost := sorted(pin.regions.keys() - named.keys()):
@@ -343,8 +343,3 @@ def forget_snapshot(handle: TableHandle, pin: PinIdentity) -> None:
 def _remove_tag(handle: TableHandle, pin: PinIdentity) -> None:
     if pin.nonce:  # unknown if the record is damaged; then a collection removes the tag
         remove_tag(uri=handle.context.uri, tag=tag_of(pin.nonce), storage_options=handle.storage_options)
-
-
-def _base_version(pin: Pin) -> int:
-    assert pin.base_version is not None, "a snapshot pins a version of the base"
-    return pin.base_version
