@@ -86,6 +86,7 @@ def create_index(
             raise
         state_files(handle)  # at once: until then, others report the index as another tool's
         maintain_indexes(handle)
+        state_files(handle)  # of the last version, so that nobody needs to compare files
         for found in index_statuses(handle):
             if found.name == made:
                 return found

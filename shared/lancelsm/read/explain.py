@@ -263,7 +263,7 @@ class _CountedStore:
         return self._store.replace(key, body, expect=expect)
 
     def delete(self, keys: Collection[str]) -> None:
-        raise AssertionError("a read deletes nothing")
+        raise AssertionError(f"a read deletes nothing, but {len(keys)} objects")
 
 
 class _CountedRegistry:
