@@ -301,7 +301,13 @@ class Table:
             return self.scan(columns=columns, limit=0).to_arrow()
         return self._read_with_retry(
             lambda view: reader.get(
-                view, wanted, uri=self.uri, columns=columns, parallel=self._context.parallel, trace=self._trace
+                view,
+                wanted,
+                uri=self.uri,
+                columns=columns,
+                kept=self._views.kept,
+                parallel=self._context.parallel,
+                trace=self._trace,
             ),
             lambda: self._regions_of(wanted),
             max_staleness=staleness,

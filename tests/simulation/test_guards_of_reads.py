@@ -118,7 +118,7 @@ GUARDS: dict[str, tuple[list[Edit], Scenario]] = {
         named_region_of_a_lost_registry,
     ),
     "a page of a key filter is the one that was flushed": (
-        [without("page of a key filter is the one that was flushed")],
+        [without("page of a key filter is as flushed")],
         read_scenarios.flipped_key_filter_hides_no_key,
     ),
     "a newer row hides a row of the base even if it fails the condition": (

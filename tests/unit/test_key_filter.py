@@ -135,6 +135,9 @@ def test_a_lookup_reads_one_page_of_the_filters_that_its_key_needs(tmp_path: Pat
     assert opened.ranges == [(KEY_FILTER, _PAGE)]
 
     opened.clear()
+    assert table.get([10_001]).num_rows == 0
+    assert opened.ranges == []  # the page is kept
+
     assert table.get([30_001, -1]).num_rows == 0
     assert (opened.datasets, opened.ranges) == ([], [])  # outside of all bounds
 

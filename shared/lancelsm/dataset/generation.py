@@ -21,6 +21,7 @@ import pyarrow.compute as pc
 from lance.file import LanceFileSession
 from lance.fragment import DataFile, FragmentMetadata, write_fragments
 
+from lancelsm.common.bounded_cache import BoundedCache
 from lancelsm.common.full_disk import means_full, no_room
 from lancelsm.common.layout import KEY_FILTER, KEY_INDEX, LANCE_DIRECTORIES, MEM_WAL
 from lancelsm.common.setsum import Setsum
@@ -44,6 +45,7 @@ from lancelsm.record.schema import TOMBSTONE, TableSchema
 _BLOOM = "bloom_filter.bin"
 _ROW = "_rowid"  # in a dataset of one fragment: the offset of the row, counting masked rows
 _ROWS_BY_NUMBER = 1000
+_NOTHING_KEPT = BoundedCache(0)
 
 StorageOptions = Mapping[str, str] | None
 
@@ -241,6 +243,7 @@ def possible_keys(
     keys: pa.Table,
     filter_blocks: int,
     storage_options: StorageOptions = None,
+    kept: BoundedCache = _NOTHING_KEPT,
     trace: Trace = NO_TRACE,
 ) -> pa.Table:
     """Return the keys that a generation may have by its key filter; all of them if the filter was deleted.
@@ -248,6 +251,7 @@ def possible_keys(
     Args:
         keys: a table with the key columns, in the table's types; at least one row.
         filter_blocks: the size of the filter.
+        kept: keeps pages of filters.
 
     Raises:
         Corrupt: a page of the filter is not the one that was flushed, so that it may exclude existing keys.
@@ -256,7 +260,7 @@ def possible_keys(
     _check_links(uri, (KEY_FILTER,))
     keys = keys.select(list(schema.primary_key)).cast(schema.key)
     with read_errors("the generation can't be read", object=uri):
-        likely = may_have(_files(uri, storage_options), keys, blocks=filter_blocks, uri=uri, trace=trace)
+        likely = may_have(_files(uri, storage_options), keys, blocks=filter_blocks, uri=uri, kept=kept, trace=trace)
         return keys.filter(pa.array(likely))
 
 

@@ -20,6 +20,7 @@ import pyarrow as pa
 from lance.file import LanceFileSession
 from xxhash import xxh3_128_digest
 
+from lancelsm.common.bounded_cache import BoundedCache
 from lancelsm.common.layout import KEY_FILTER
 from lancelsm.common.trace import NO_TRACE, Trace
 from lancelsm.dataset.bloom import bit_positions
@@ -31,6 +32,7 @@ _BLOCK = 32  # bytes
 _PAGE_BLOCKS = 128
 _DIGEST = 16
 _PAGE = _PAGE_BLOCKS * _BLOCK + _DIGEST
+_NOTHING_KEPT = BoundedCache(0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,51 +61,69 @@ def build_key_filter(keys: pa.Table, *, name: str) -> KeyFilter:
 
 
 def may_have(
-    files: LanceFileSession, keys: pa.Table, *, blocks: int, uri: str, trace: Trace = NO_TRACE
+    files: LanceFileSession,
+    keys: pa.Table,
+    *,
+    blocks: int,
+    uri: str,
+    kept: BoundedCache = _NOTHING_KEPT,
+    trace: Trace = NO_TRACE,
 ) -> npt.NDArray[np.bool_]:
     """Return one flag per key: False means that the generation certainly does not have the key.
 
-    Makes one request, for the pages from the first to the last one that the keys need.
+    Makes at most one request, for the pages from the first to the last one that the keys need and that are not kept.
 
     Args:
         files: of the generation.
         keys: see `build_key_filter`; at least one row.
         blocks: number of blocks of the filter.
         uri: of the generation.
+        kept: keeps pages; a generation never changes, and its URI is used once.
 
     Raises:
         Corrupt: a page is not the one that was flushed.
         OSError: the filter can't be read.
     """
     positions = np.concatenate([bit_positions(hashes, blocks) for hashes in row_hashes(keys)])
-    pages = positions[:, 0] // (8 * _BLOCK * _PAGE_BLOCKS)
-    needed = np.unique(pages)
-    first, last = int(needed[0]), int(needed[-1])
-    size = blocks * _BLOCK + -(-blocks // _PAGE_BLOCKS) * _DIGEST
-    start, end = first * _PAGE, min((last + 1) * _PAGE, size)
+    needed = np.unique(positions[:, 0] // (8 * _BLOCK * _PAGE_BLOCKS)).tolist()
+    pages = {number: page for number in needed if (page := kept.get(("key filter", uri, number))) is not None}
     try:
-        trace.request("key_filter.read", end - start)
-        body = bytes(files.read_range(KEY_FILTER, start, end - start))
+        pages |= _read(files, [number for number in needed if number not in pages], blocks, uri, trace)
     except OSError as cause:
         if "not found" in str(cause).lower():  # deleted: reads use the key index for every key
             return np.ones(keys.num_rows, np.bool_)
         raise
-    name = uri.rpartition("/")[2]
-    bits = np.zeros((last + 1 - first) * _PAGE_BLOCKS * _BLOCK * 8, np.bool_)
-    for number in needed.tolist():
-        at = (number - first) * _PAGE
-        page, digest = body[at : at + _PAGE][:-_DIGEST], body[at : at + _PAGE][-_DIGEST:]
-        if _digest(page, number, name) != digest:  # guard: page of a key filter is the one that was flushed
-            raise Corrupt(
-                f"page {number} of the key filter of a generation is not the one that was flushed",
-                remedy="Delete the filter: without it reads use the key index for every key",
-                object=f"{uri}/{KEY_FILTER}",
-            )
+    first = needed[0]
+    bits = np.zeros((needed[-1] + 1 - first) * _PAGE_BLOCKS * _BLOCK * 8, np.bool_)
+    for number, page in pages.items():
+        kept.put(("key filter", uri, number), page, size=len(page))
         from_bit = (number - first) * _PAGE_BLOCKS * _BLOCK * 8
         page_bits = np.unpackbits(np.frombuffer(page, np.uint8), bitorder="little")
         bits[from_bit : from_bit + len(page_bits)] = page_bits
     found: npt.NDArray[np.bool_] = bits[positions - first * _PAGE_BLOCKS * _BLOCK * 8].all(axis=1)
     return found
+
+
+def _read(files: LanceFileSession, numbers: list[int], blocks: int, uri: str, trace: Trace) -> dict[int, bytes]:
+    """Read and check these pages, in ascending order, by one request."""
+    if not numbers:
+        return {}
+    size = blocks * _BLOCK + -(-blocks // _PAGE_BLOCKS) * _DIGEST
+    start, end = numbers[0] * _PAGE, min((numbers[-1] + 1) * _PAGE, size)
+    trace.request("key_filter.read", end - start)
+    body = bytes(files.read_range(KEY_FILTER, start, end - start))
+    pages = {}
+    for number in numbers:
+        at = number * _PAGE - start
+        page, digest = body[at : at + _PAGE][:-_DIGEST], body[at : at + _PAGE][-_DIGEST:]
+        if _digest(page, number, uri.rpartition("/")[2]) != digest:  # guard: page of a key filter is as flushed
+            raise Corrupt(
+                f"page {number} of the key filter of a generation is not the one that was flushed",
+                remedy="Delete the filter: without it reads use the key index for every key",
+                object=f"{uri}/{KEY_FILTER}",
+            )
+        pages[number] = page
+    return pages
 
 
 def _digest(page: bytes, number: int, name: str) -> bytes:

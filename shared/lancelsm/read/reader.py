@@ -77,7 +77,7 @@ def scan(
         columns: columns to return, in this order; all by default.
         where: SQL condition over the table's columns, in Lance's dialect: text in single quotes, names in backticks.
         limit: maximum number of rows.
-        kept: keeps the newest level of each key, for the next scan of the same view.
+        kept: keeps the newest level of each key, for the next scan of the same view, and pages of key filters.
         parallel: maximum number of threads that read key filters.
         trace: collects what the read does.
 
@@ -108,6 +108,7 @@ def get(
     *,
     uri: str,
     columns: Sequence[str] | None = None,
+    kept: BoundedCache = _NOTHING_KEPT,
     parallel: int = 1,
     trace: Trace = NO_TRACE,
 ) -> pa.Table:
@@ -115,6 +116,7 @@ def get(
 
     Args:
         keys: the key columns; keys must be distinct.
+        kept: keeps pages of key filters, for the next lookup.
         parallel: maximum number of threads that read key filters.
 
     Returns:
@@ -139,7 +141,7 @@ def get(
                 with trace.step("generations"):
                     if not filtered:  # of all generations at once: each filter is one request
                         every = [one for part in view.regions for one in _levels(part, part.generations)]
-                        filtered = _filtered(view, every, missing, uri=uri, parallel=parallel, trace=trace)
+                        filtered = _filtered(view, every, missing, uri=uri, kept=kept, parallel=parallel, trace=trace)
                     likely, why = filtered[level.path]
                     likely = likely.filter(_among(likely, missing, schema))
                     if not likely.num_rows:
@@ -195,7 +197,7 @@ def _rows(
     """Yield the live rows, with at least these columns."""
     schema = view.base.schema
     boxes = key_boxes(None if where is None else where.text, schema)
-    levels, skipped = _needed(view, boxes, uri=uri, parallel=parallel, trace=trace)
+    levels, skipped = _needed(view, boxes, uri=uri, kept=kept, parallel=parallel, trace=trace)
     for one in skipped:
         trace.skipped(level_name(one.region, one.generation), one.why)
     read = _with_key(schema, columns)
@@ -255,7 +257,7 @@ def _rows(
 
 
 def _needed(
-    view: View, boxes: Boxes, *, uri: str, parallel: int, trace: Trace
+    view: View, boxes: Boxes, *, uri: str, kept: BoundedCache, parallel: int, trace: Trace
 ) -> tuple[list[_Level], list[SkippedGeneration]]:
     """Return the levels above the base that may have a key in the boxes, and the generations that have none."""
     schema = view.base.schema
@@ -263,12 +265,12 @@ def _needed(
     skipped: list[SkippedGeneration] = []
     keys = keys_of(boxes, schema)
     for region in view.regions:
-        kept, excluded = by_bounds(region.region, region.generations, boxes, schema)
+        likely, excluded = by_bounds(region.region, region.generations, boxes, schema)
         skipped += excluded
-        levels += _levels(region, kept)
+        levels += _levels(region, likely)
     if keys is None:
         return levels, skipped
-    filtered = _filtered(view, levels, keys, uri=uri, parallel=parallel, trace=trace)
+    filtered = _filtered(view, levels, keys, uri=uri, kept=kept, parallel=parallel, trace=trace)
     skipped += [
         SkippedGeneration(region=one.region, generation=Generation(one.number), why=why)
         for one in levels
@@ -278,12 +280,12 @@ def _needed(
 
 
 def _filtered(
-    view: View, levels: Sequence[_Level], keys: pa.Table, *, uri: str, parallel: int, trace: Trace
+    view: View, levels: Sequence[_Level], keys: pa.Table, *, uri: str, kept: BoundedCache, parallel: int, trace: Trace
 ) -> dict[str | None, tuple[pa.Table, str]]:
     """Return the result of `_likely` for each level by its path."""
 
     def likely(level: _Level) -> tuple[pa.Table, str]:
-        return _likely(view, level, keys, uri=uri, trace=trace)
+        return _likely(view, level, keys, uri=uri, kept=kept, trace=trace)
 
     threads = min(parallel, sum(level.keys is not None for level in levels))
     if threads <= 1:
@@ -292,7 +294,9 @@ def _filtered(
         return {level.path: found for level, found in zip(levels, pool.map(likely, levels), strict=True)}
 
 
-def _likely(view: View, level: _Level, keys: pa.Table, *, uri: str, trace: Trace) -> tuple[pa.Table, str]:
+def _likely(
+    view: View, level: _Level, keys: pa.Table, *, uri: str, kept: BoundedCache, trace: Trace
+) -> tuple[pa.Table, str]:
     """Return the keys that a level may have; if it has none of them, also why this is known."""
     if level.keys is None:
         return keys, ""
@@ -305,6 +309,7 @@ def _likely(view: View, level: _Level, keys: pa.Table, *, uri: str, trace: Trace
         keys=inside,
         filter_blocks=level.keys.filter_blocks,
         storage_options=view.base.storage_options,
+        kept=kept,
         trace=trace,
     )
     return likely, "" if likely.num_rows else FILTER
