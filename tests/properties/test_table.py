@@ -322,12 +322,14 @@ QUIET = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_to
 
 
 @pytest.mark.rest
+@pytest.mark.filterwarnings("ignore::lancelsm.LsmWarning")  # about the index that Lance builds
 def test_a_table_behaves_like_a_dict() -> None:
     profile = settings(max_examples=16, stateful_step_count=16, suppress_health_check=QUIET)
     run_state_machine_as_test(Reference, settings=profile)
 
 
 @pytest.mark.long
+@pytest.mark.filterwarnings("ignore::lancelsm.LsmWarning")  # about the index that Lance builds
 def test_a_table_behaves_like_a_dict_in_long_runs() -> None:
     profile = settings(max_examples=100, stateful_step_count=40, suppress_health_check=QUIET)
     run_state_machine_as_test(Reference, settings=profile)
