@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import _thread
-import os
-import signal
-import sys
 import threading
 import time
-from collections.abc import Callable
-from types import FrameType
-from typing import Any
 
 import pytest
 
 from lancelsm.common.pool import TaskPool
+from tests.interrupts import interrupted
 
 
 def test_results_come_in_the_order_of_the_items() -> None:
@@ -70,36 +65,12 @@ def test_an_error_is_raised_and_drops_the_tasks_that_have_not_begun() -> None:
     assert begun == [0]
 
 
-def interrupted(work: Callable[[], Any], at: int) -> int:
-    """Interrupt work at its call of a Python function with this number. Return how many calls were left."""
-    left = at
-
-    def count(_frame: FrameType, event: str, _argument: Any) -> None:
-        nonlocal left
-        if event == "call":
-            left -= 1
-            if left == 0:
-                sys.setprofile(None)
-                os.kill(os.getpid(), signal.SIGINT)
-
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    sys.setprofile(count)
-    try:
-        work()
-    except KeyboardInterrupt:
-        pass
-    finally:
-        sys.setprofile(None)
-        signal.signal(signal.SIGINT, before)
-    return left
-
-
 def test_an_interrupt_at_any_call_ends_the_call_and_its_threads() -> None:
     def work() -> None:
         with TaskPool(3) as pool:
             pool.map(lambda number: number, range(8))
 
-    total = (1 << 30) - interrupted(work, 1 << 30)
+    total = interrupted(work, 0)
     before = _thread._count()
     for at in range(1, total + 1):
         interrupted(work, at)
