@@ -14,7 +14,8 @@ from lancelsm.admin.drop import drop_table
 from lancelsm.errors import Invalid, Unavailable
 from lancelsm.objects import PreconditionFailed, WriteUnknown, Written, filesystem
 from lancelsm.objects.filesystem import TEMPORARY, LocalStore
-from lancelsm.objects.open import local_path, open_store
+from lancelsm.objects.location import local_path
+from lancelsm.objects.open import open_store
 from lancelsm.objects.posix import locks_work, to_lsm_error, try_lock
 from tests.conformance.crashing import KEY, NEW, OLD, killed_at_every_line
 from tests.conformance.durable import acknowledged_until_killed, body_of

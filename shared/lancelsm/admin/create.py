@@ -27,7 +27,7 @@ from lancelsm.dataset.scrub_reads import shared_directories
 from lancelsm.errors import Corrupt, Invalid, Unavailable, error_context
 from lancelsm.objects import ObjectStore, put_once
 from lancelsm.objects.links import first_link
-from lancelsm.objects.open import local_path
+from lancelsm.objects.location import local_path
 from lancelsm.record.admission import check_columns, check_depth, declared
 from lancelsm.record.key import check_primary_key, unsupported_by_lance
 from lancelsm.record.normalize import inferred, upserts

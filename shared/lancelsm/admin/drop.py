@@ -31,7 +31,7 @@ from lancelsm.history.pin_records import pins_of
 from lancelsm.history.pins import named
 from lancelsm.objects import ObjectStore, put_once
 from lancelsm.objects.filesystem import TEMPORARY
-from lancelsm.objects.open import is_same_location, local_path
+from lancelsm.objects.location import is_same_location, local_path
 from lancelsm.region import config as configs
 from lancelsm.region.catalog import TableContext
 from lancelsm.region.handle import Ports, canonical, open_configured

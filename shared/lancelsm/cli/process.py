@@ -17,6 +17,7 @@ from itertools import zip_longest
 from types import FrameType
 from typing import Any
 
+from lancelsm.cli.hidden_modules import hide_slow_modules
 from lancelsm.common.panics import panics_as_errors
 from lancelsm.errors import LsmError, Unavailable
 
@@ -58,26 +59,6 @@ class _Stderr(io.FileIO):
             return len(data)
 
 
-class _Hidden:
-    """Hides modules that Arrow would load to recognise their values, if they are installed. That is slow."""
-
-    def __init__(self) -> None:
-        self.names = {"pandas"}  # no command has frames of it
-
-    def find_spec(self, name: str, *_: Any) -> None:
-        if name in self.names:
-            raise ModuleNotFoundError(f"this command does not load {name}", name=name)
-
-
-_HIDDEN = _Hidden()
-
-
-def without_numpy() -> None:
-    """Never load numpy in this process: for a command that works without Lance. Call it before Arrow is loaded."""
-    if _HIDDEN in sys.meta_path:
-        _HIDDEN.names.add("numpy")
-
-
 def prepare() -> None:
     """Take over the streams of this process and SIGINT.
 
@@ -87,7 +68,7 @@ def prepare() -> None:
     """
     signal.signal(signal.SIGINT, _interrupt)
     sys.unraisablehook = _unraisable
-    sys.meta_path.insert(0, _HIDDEN)
+    hide_slow_modules()
     # Loaded modules are not garbage. Looking for garbage would take a tenth of the time of a short command.
     gc.set_threshold(50_000)
     if sys.stdin is None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from lancelsm.cli.arguments import At, Explain, Uri
-from lancelsm.cli.process import without_numpy
+from lancelsm.cli.hidden_modules import without_numpy
 from lancelsm.cli.session import Session, command, names
 from lancelsm.errors import error_context
 

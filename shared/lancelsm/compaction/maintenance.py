@@ -33,7 +33,7 @@ from lancelsm.dataset.generation import check_generation, write_generation
 from lancelsm.dataset.indexes import wanted_list
 from lancelsm.errors import Contended, Corrupt, Invalid, error_context
 from lancelsm.objects.filesum import sum_files
-from lancelsm.objects.open import local_path
+from lancelsm.objects.location import local_path
 from lancelsm.read.problems import warn_of_problems
 from lancelsm.record.key_bounds import key_bounds
 from lancelsm.region import head as heads

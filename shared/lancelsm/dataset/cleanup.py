@@ -17,7 +17,7 @@ from lancelsm.dataset.native import native_errors, read_errors
 from lancelsm.dataset.statement import FILES
 from lancelsm.errors import Contended, Corrupt
 from lancelsm.objects.links import first_link
-from lancelsm.objects.open import local_path
+from lancelsm.objects.location import local_path
 
 VERSIONS = "_versions"
 

@@ -8,7 +8,7 @@ import os
 from lancelsm.common.full_disk import means_full, no_room
 from lancelsm.common.layout import PRIVATE
 from lancelsm.errors import Corrupt, Unavailable
-from lancelsm.objects.open import local_path
+from lancelsm.objects.location import local_path
 
 
 def make_durable(uri: str) -> None:

@@ -21,7 +21,7 @@ from lancelsm.dataset.durable import make_durable
 from lancelsm.dataset.indexes import BaseIndex, WantedIndex, index_kind
 from lancelsm.dataset.native import native_errors, read_errors
 from lancelsm.errors import Corrupt, Invalid
-from lancelsm.objects.open import local_path
+from lancelsm.objects.location import local_path
 
 _VECTOR = "IVF_"
 

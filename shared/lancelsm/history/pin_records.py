@@ -25,7 +25,7 @@ from lancelsm.common.layout import (
 )
 from lancelsm.common.setsum import Setsum
 from lancelsm.errors import Corrupt, Invalid
-from lancelsm.objects.open import is_absolute
+from lancelsm.objects.location import is_absolute
 from lancelsm.registry import Record, Value, number, text
 
 NEVER = ""  # no expiry

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from lancelsm.errors import Corrupt
-from lancelsm.objects.open import local_path
+from lancelsm.objects.location import local_path
 
 _REMEDY = (
     "Replace it by the files that it points to, or remove it. Only the directory of the table itself may be a link"

@@ -17,8 +17,8 @@ from lancelsm.common.formats import check_format
 from lancelsm.common.layout import CONFIG, table_key
 from lancelsm.errors import Corrupt, Invalid, Unavailable, error_context
 from lancelsm.objects import ObjectStore
-from lancelsm.objects.location import absolute
-from lancelsm.objects.open import local_path, open_store
+from lancelsm.objects.location import absolute, local_path
+from lancelsm.objects.open import open_store
 from lancelsm.record.schema import TableSchema
 from lancelsm.region import config as configs
 from lancelsm.region.catalog import Directory, TableContext, check_not_dropped

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from lancelsm.common.layout import CLONE
 from lancelsm.errors import Corrupt
 from lancelsm.objects import ObjectStore
-from lancelsm.objects.open import is_absolute
+from lancelsm.objects.location import is_absolute
 from lancelsm.region.markers import REMEDY, read_marker
 
 TAG_PREFIX = "lancelsm.clone."  # of tags of shared base versions; the id of the clone follows

@@ -9,7 +9,7 @@ from lancelsm.common.layout import SQLITE
 from lancelsm.errors import Invalid
 from lancelsm.objects import ObjectStore
 from lancelsm.objects.links import check_no_link
-from lancelsm.objects.open import local_path
+from lancelsm.objects.location import local_path
 from lancelsm.registry import Registry
 
 _PARALLEL = 16

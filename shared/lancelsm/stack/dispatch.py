@@ -23,7 +23,7 @@ from lancelsm.common import aws
 from lancelsm.common.layout import Generation, Key, RegionId, TableId, table_key
 from lancelsm.common.settings import Settings
 from lancelsm.errors import Corrupt, Invalid, error_context
-from lancelsm.objects.open import is_absolute
+from lancelsm.objects.location import is_absolute
 from lancelsm.region.catalog import Region, regions, with_heads
 from lancelsm.region.compare_and_swap import newest
 from lancelsm.region.handle import TableHandle

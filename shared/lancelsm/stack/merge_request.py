@@ -21,7 +21,8 @@ from lancelsm.compaction.maintenance import Engine, choose_engine, pending_merge
 from lancelsm.compaction.merge import Merged
 from lancelsm.errors import Corrupt, Invalid, Unavailable
 from lancelsm.objects import put_once
-from lancelsm.objects.open import is_absolute, open_store
+from lancelsm.objects.location import is_absolute
+from lancelsm.objects.open import open_store
 from lancelsm.region.handle import TableHandle
 from lancelsm.stack import documents
 
