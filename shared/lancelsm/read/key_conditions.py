@@ -31,6 +31,7 @@ _SAME: Final = {"==": "=", "<>": "!="}
 _MIRRORED: Final = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}
 _ENDS: Final = frozenset({"", "and", "or", ")"})
 _NOT_CONNECTED: Final = frozenset({"between", "case", "when", "then", "else", "end"})  # an AND after them may be theirs
+_MOST_DIGITS: Final = 4300  # Python converts no longer text to a number
 _RESERVED: Final = _NOT_CONNECTED | {"and", "or", "not", "is", "in", "null", "true", "false"}
 
 
@@ -278,7 +279,7 @@ def _value(parts: Sequence[str], kind: pa.DataType) -> Ordered | None:
     if pt.is_boolean(kind):
         return {"true": 1, "false": 0}.get(typed) if len(parts) == 1 else None
     if pt.is_integer(kind):
-        if not text.isascii() or not text.isdigit():
+        if not text.isascii() or not text.isdigit() or len(text) > _MOST_DIGITS:
             return None
         value, bounds = int("".join(parts)), limits(kind)
         return value if bounds is not None and bounds[0] <= value <= bounds[1] else None
