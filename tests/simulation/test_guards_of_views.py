@@ -48,6 +48,10 @@ GUARDS: dict[str, tuple[list[Edit], Scenario]] = {
         [without("region snapshot is of the table")],
         view_scenarios.base_of_another_table,
     ),
+    "a part of a region snapshot is not taken for one of a region that lost its head": (
+        [without("part of a region snapshot has no head")],
+        view_scenarios.lost_head_of_a_region_in_the_snapshot,
+    ),
     "the age of a region snapshot counts from before its heads were read": (
         [moved("age of a region snapshot counts from before its heads", by=3)],
         view_scenarios.slow_optimize,

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import shutil
+import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ import pyarrow as pa
 import pytest
 
 import lancelsm
+from lancelsm.common.layout import SQLITE
 from lancelsm.compaction import region_states
 from lancelsm.compaction.maintenance import optimize_table
 from lancelsm.errors import Corrupt
@@ -172,6 +175,18 @@ def base_of_another_table(path: Path) -> None:
             shutil.copytree(path / "other" / directory, path / "one" / directory)
     with pytest.raises(Corrupt, match="another tool has overwritten it"):
         reading.scan(**EVENTUAL)
+
+
+def lost_head_of_a_region_in_the_snapshot(path: Path) -> None:
+    """The registry loses the heads after a read of the region snapshot, which keeps parts of regions without a head."""
+    table = Snapshotted(path)
+    table.optimize()
+    reading = lancelsm.open(table.uri, ports=table.ports())
+    assert by_key(reading.scan(**EVENTUAL).to_arrow()) == {0: 1}
+    with closing(sqlite3.connect(path / SQLITE)) as registry, registry:
+        assert registry.execute("DELETE FROM records WHERE sort = 'head'").rowcount
+    with pytest.raises(Corrupt, match="no head"):
+        reading.scan()
 
 
 def slow_optimize(path: Path) -> None:

@@ -100,8 +100,8 @@ class ViewCache:
             trace=trace,
         )
         found._newest = self._newest
-        if self._newest.base is not None:
-            trace.reads(self._newest.base.table.dataset)
+        if (base := self._newest.base) is not None:
+            trace.reads(base.table.dataset)
         return found
 
     def take(self, list_regions: ListRegions, *, select: Select | None = None) -> View:
@@ -197,6 +197,7 @@ class ViewCache:
             for region, head in heads.items()
             if (part := self._part(region)) is not None
             and part.view is not None
+            and head is not None  # guard: part of a region snapshot has no head
             and part.head == _decisive(head)  # guard: part of a view is used for its head alone
             and part.taken >= began - self._keep_seconds
         }
