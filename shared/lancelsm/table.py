@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property
@@ -43,10 +43,12 @@ from lancelsm.history.snapshot import (
 )
 from lancelsm.read import reader
 from lancelsm.read.count import count as count_rows
-from lancelsm.read.explain import Explanation, ReadTrace, counted, skipped_regions
-from lancelsm.read.for_lance import for_lance
+from lancelsm.read.counted_ports import counted
+from lancelsm.read.explain import Explanation, ReadTrace, skipped_regions
+from lancelsm.read.explained_read import ReadName, explained_read
 from lancelsm.read.freshness import Consistency, read_staleness
 from lancelsm.read.index_status import IndexStatus
+from lancelsm.read.lance_snapshot import take_lance_snapshot
 from lancelsm.read.matching_keys import MatchingKeys
 from lancelsm.read.problems import warn_of_problems
 from lancelsm.read.region_pruning import pruned_view, regions_for
@@ -411,7 +413,12 @@ class Table:
 
         Raises: the same errors as that read; also `Invalid`: that read has no such argument.
         """
-        of_search = {
+        arguments: dict[str, Any] = {
+            "keys": keys,
+            "columns": columns,
+            "where": where,
+            "limit": limit,
+            "count": count or None,
             "vector": vector,
             "text": text,
             "column": column,
@@ -421,35 +428,11 @@ class Table:
             "nprobes": nprobes,
             "refine_factor": refine_factor,
         }
-        search = {name: value for name, value in of_search.items() if value is not None}
+        given = {name: value for name, value in arguments.items() if value is not None}
+        read = explained_read(given, table=self.uri)
+        given |= {"consistency": consistency, "max_staleness": max_staleness}
         trace = ReadTrace(self._context.clock)
-        context = counted(self._context, trace)
-        handle = replace(self._handle, context=context)
-        table = Table(
-            handle,
-            owner=self._owner,
-            at=self._at,
-            views=self._views.traced(context, handle.read_keyed_base, trace),
-            trace=trace,
-        )
-        if self.config.regions is not None:
-            table._target = replace(self._target, context=context, directory=self._target.directory.within(context))
-        freshness: dict[str, Any] = {"consistency": consistency, "max_staleness": max_staleness}
-        options = {"columns": columns, **freshness}
-        if keys is not None:
-            refused = {"where": where, "limit": limit, "count": count or None, **search}
-            self._refuse_arguments("get", {name for name, value in refused.items() if value is not None})
-            rows = table.get(keys, **options).num_rows
-        elif search:
-            refused = {"limit": limit, "count": count or None}
-            self._refuse_arguments("search", {name for name, value in refused.items() if value is not None})
-            rows = table.search(where=where, **options, **search).to_arrow().num_rows
-        elif count:
-            refused = {"limit": limit, "columns": columns}
-            self._refuse_arguments("count", {name for name, value in refused.items() if value is not None})
-            rows = table.count(where=where, **freshness)
-        else:
-            rows = sum(batch.num_rows for batch in table.scan(where=where, limit=limit, **options))
+        rows = self._traced(trace)._rows_read(read, given)
         listed = self.regions()
         return trace.explanation(
             rows=rows,
@@ -484,7 +467,9 @@ class Table:
                 field="index",
             )
         return self._read_with_retry(
-            lambda view: for_lance(view, index=index, objects=self._context.objects), self.regions, select=list
+            lambda view: take_lance_snapshot(view, index=index, objects=self._context.objects),
+            self.regions,
+            select=list,
         )
 
     # Maintenance
@@ -832,10 +817,6 @@ class Table:
         assert self._at is not None, "only a snapshot has one view"
         return snapshot_view(self._handle, self._at)
 
-    def _refuse_arguments(self, read: str, names: Collection[str]) -> None:
-        if names:
-            raise Invalid(f"{read} has no argument {min(names)}", table=self.uri, field=min(names))
-
     def _check_writable(self) -> None:
         if self._at is not None:
             raise Invalid(
@@ -862,6 +843,26 @@ class Table:
 
         list_regions, select = regions_for(where, context=self._context, config=self.config)
         return self._read_with_retry(read, list_regions, select=select, max_staleness=max_staleness)
+
+    def _traced(self, trace: ReadTrace) -> Table:
+        """Return a table that shares what this one has read. The trace collects its requests."""
+        context = counted(self._context, trace)
+        handle = replace(self._handle, context=context)
+        views = self._views.traced(context, handle.read_keyed_base, trace)
+        table = Table(handle, owner=self._owner, at=self._at, views=views, trace=trace)
+        if self.config.regions is not None:
+            table._target = replace(self._target, context=context, directory=self._target.directory.within(context))
+        return table
+
+    def _rows_read(self, read: ReadName, arguments: Mapping[str, Any]) -> int:
+        """Do a read, and return how many rows it found."""
+        if read == "get":
+            return len(self.get(**arguments))
+        if read == "search":
+            return len(self.search(**arguments).to_arrow())
+        if read == "count":
+            return self.count(**{name: value for name, value in arguments.items() if name != "count"})
+        return sum(batch.num_rows for batch in self.scan(**arguments))
 
     def _explain_missing(self, stream: pa.RecordBatchReader, pin: Pin) -> pa.RecordBatchReader:
         """Return the same rows. If the snapshot is gone and a read fails, the error says that the snapshot is gone."""

@@ -25,7 +25,7 @@ from lancelsm.common.settings import Settings
 from lancelsm.compaction.flush import Stored, flush
 from lancelsm.compaction.fold import FoldedRows
 from lancelsm.errors import Contended, Corrupt, Unavailable
-from lancelsm.gc import base, base_check, collect, verify_checked
+from lancelsm.gc import base, base_check, collect, verify_base_check
 from lancelsm.gc.collect import Collected
 from lancelsm.gc.lists import read_list
 from lancelsm.gc.mark import Progress
@@ -111,7 +111,7 @@ class TableEnv:
             mock.patch.object(self, "_patched", True),
             mock.patch.object(base, "read_progress", self.progress),
             mock.patch.object(base_check, "check_files"),
-            mock.patch.object(verify_checked, "verified_check"),
+            mock.patch.object(verify_base_check, "verified_check"),
             mock.patch.object(collect, "all_scopes", _regions),
         ):
             yield

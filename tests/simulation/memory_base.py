@@ -24,7 +24,7 @@ from lancelsm.dataset.merged_generations import Markers
 from lancelsm.dataset.statement import NamedFile, StatedFile, sum_body
 from lancelsm.errors import Contended, Corrupt, Unavailable
 from lancelsm.gc import base as collecting_base
-from lancelsm.gc import base_check, verify_checked
+from lancelsm.gc import base_check, verify_base_check
 from lancelsm.history import snapshot
 from lancelsm.objects import ObjectStore, Written
 from lancelsm.read import view_cache
@@ -226,7 +226,7 @@ def in_place_of_lance(base: MemoryBase) -> Iterator[None]:
         put(snapshot, open_base=base.open_base, tag_version=base.tag_version, remove_tag=base.remove_tag)
         put(view_cache, newest_version=base.newest_version)
         put(base_check, open_base=base.open_base, files_of=base.files_of, sum_file=base.sum_file)
-        put(verify_checked, verified_check=read_checked)  # it verifies manifests, and this base has none
+        put(verify_base_check, verified_check=read_checked)  # it verifies manifests, and this base has none
         put(
             collecting_base,
             commit=base.commit,

@@ -15,7 +15,7 @@ import pytest
 
 import lancelsm
 from lancelsm.common.layout import SQLITE
-from lancelsm.compaction import region_states
+from lancelsm.compaction import snapshot_regions
 from lancelsm.compaction.maintenance import optimize_table
 from lancelsm.errors import Corrupt
 from lancelsm.read import view_cache
@@ -192,7 +192,7 @@ def lost_head_of_a_region_in_the_snapshot(path: Path) -> None:
 def slow_optimize(path: Path) -> None:
     """Rows are written and time goes by after an optimize has read the heads."""
     table = Snapshotted(path)
-    newest = region_states.newest
+    newest = snapshot_regions.newest
     begun: list[None] = []
 
     def read_slowly(*arguments: Any) -> Any:
@@ -203,7 +203,7 @@ def slow_optimize(path: Path) -> None:
         return newest(*arguments)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(region_states, "newest", read_slowly)
+        patch.setattr(snapshot_regions, "newest", read_slowly)
         table.optimize()
     assert begun
     assert table.scan() == {0: 2}

@@ -14,7 +14,7 @@ import pytest
 import lancelsm
 from lancelsm.admin.clone import clone_snapshot
 from lancelsm.compaction.maintenance import optimize_table
-from lancelsm.compaction.region_states import write_region_states
+from lancelsm.compaction.snapshot_regions import snapshot_regions
 from lancelsm.dataset.base_table import MEM_WAL_INDEX, open_base
 from lancelsm.dataset.region_snapshots import read_region_snapshot
 from lancelsm.objects.filesystem import LocalStore
@@ -186,7 +186,7 @@ def test_a_base_without_its_mem_wal_index_has_none(tmp_path: Path) -> None:
     lance.dataset(process.writing.uri).drop_index(MEM_WAL_INDEX)
     before = open_base(uri=process.writing.uri).version
 
-    assert not write_region_states(process.writing._handle)
+    assert not snapshot_regions(process.writing._handle)
     assert open_base(uri=process.writing.uri).version == before
 
 

@@ -26,8 +26,8 @@ from lancelsm.compaction.inprocess import InProcess
 from lancelsm.compaction.merge import Merged, merge_generations
 from lancelsm.compaction.optimize import Optimized, optimize_base
 from lancelsm.compaction.plan import RegionPending, Sums
-from lancelsm.compaction.region_states import write_region_states
 from lancelsm.compaction.runner import TaskRunner
+from lancelsm.compaction.snapshot_regions import snapshot_regions
 from lancelsm.dataset.base_table import BaseTable
 from lancelsm.dataset.generation import check_generation, write_generation
 from lancelsm.dataset.indexes import wanted_list
@@ -219,7 +219,7 @@ def optimize_table(handle: TableHandle) -> Optimized:
             has_new_indexes=indexed,
             storage_options=handle.storage_options,
         )
-        if write_region_states(handle):
+        if snapshot_regions(handle):
             done = replace(done, base_version=handle.read_base().version)
     return replace(done, indexes_extended=done.indexes_extended or indexed)
 

@@ -1,4 +1,4 @@
-"""Split a condition into tokens, and refuse text that is none."""
+"""Split a condition into tokens, and refuse text that no condition can have."""
 
 from __future__ import annotations
 

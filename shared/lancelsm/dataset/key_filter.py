@@ -1,7 +1,7 @@
-"""The key filter of a generation: which keys it surely does not have, for less than 1 % of false answers at any size.
+"""The key filter of a generation excludes keys that the generation lacks. Less than 1 % of absent keys pass it.
 
 Lance's own filter has a fixed size (`dataset.bloom`), so it lets most keys through once a generation has 100,000 rows.
-This one grows with the rows, 12 bits a key, and is read by pages, so that the lookup of one key reads one page.
+The key filter grows with the rows, 12 bits a key, and is read by pages, so the lookup of one key reads one page.
 
 It is a split-block filter with Parquet's salts: blocks of eight 32-bit words. The high half of a key's hash chooses the
 block, the low half one bit in each word. The hash is that of the key columns in `record.rowsum`. A page is at most 128

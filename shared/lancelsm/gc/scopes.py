@@ -142,9 +142,9 @@ def check_progress(handle: TableHandle, *, write: bool) -> Progress:
 
 def read_progress(handle: TableHandle) -> Progress:
     """Verify the last check of the base, then call `base.read_progress` with it."""
-    from lancelsm.gc import base, verify_checked  # noqa: PLC0415
+    from lancelsm.gc import base, verify_base_check  # noqa: PLC0415
 
-    return base.read_progress(handle, verify_checked.verified_check(handle))
+    return base.read_progress(handle, verify_base_check.verified_check(handle))
 
 
 def _scope_of(handle: TableHandle, key: str, *, count: int) -> CollectionScope:

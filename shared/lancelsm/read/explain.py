@@ -7,21 +7,20 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from lancelsm.common.clock import Clock
-from lancelsm.common.layout import Generation, Key, RegionId
+from lancelsm.common.layout import Generation, RegionId
 from lancelsm.common.trace import Trace
 from lancelsm.dataset.indexes import base_indexes
-from lancelsm.objects import Body, ETag, Listed, Object, ObjectStore, PreconditionFailed, WriteUnknown, Written
+from lancelsm.objects import ObjectStore
 from lancelsm.read.index_status import read_index_statuses
 from lancelsm.read.key_conditions import key_boxes
 from lancelsm.read.region_pruning import RegionFilter, SkippedRegion
 from lancelsm.read.view import View, level_name
-from lancelsm.region.catalog import Region, TableContext
+from lancelsm.region.catalog import Region
 from lancelsm.region.config import Config
-from lancelsm.registry import Fields, Record, Registry, SwapApplied, SwapLost, SwapUnknown
 
 T = TypeVar("T")
 
@@ -77,8 +76,8 @@ class Explanation:
         base_version: the version of the base.
         levels: what the read took its rows from; regions that have no rows above the base are left out.
         skipped_regions, skipped_levels: what the read left out, and why.
-        indexes: the indexes of the base that it used.
-        rows_without_index: by column that was searched, the rows that no index covers.
+        indexes: the indexes of the base that the read used.
+        rows_without_index: for each column that was searched, the number of rows that no index covers.
         requests: by kind. `lance.read` are reads of open Lance datasets, counted by Lance. Not counted are what Lance
             reads to open a dataset, and what `get` reads of the key indexes of generations, and Lance's bloom filters.
         steps: in the order in which they began. Steps of several threads overlap.
@@ -231,71 +230,6 @@ def skipped_regions(
     if where is None or config.regions is None:
         return []
     return RegionFilter(key_boxes(where, config.schema), config.regions, config.schema).split(left_out)[1]
-
-
-def counted(context: TableContext, trace: Trace) -> TableContext:
-    """Return a context whose requests the trace counts."""
-    return replace(
-        context, objects=_CountedStore(context.objects, trace), registry=_CountedRegistry(context.registry, trace)
-    )
-
-
-class _CountedStore:
-    def __init__(self, store: ObjectStore, trace: Trace) -> None:
-        self._store = store
-        self._trace = trace
-
-    def get(self, key: str) -> Object | None:
-        found = self._store.get(key)
-        self._trace.request("objects.get", 0 if found is None else len(found.body))
-        return found
-
-    def list(self, prefix: str) -> Iterator[Listed]:
-        self._trace.request("objects.list")
-        return self._store.list(prefix)
-
-    def create(self, key: str, body: Body) -> Written | PreconditionFailed | WriteUnknown:
-        self._trace.request("objects.create")
-        return self._store.create(key, body)
-
-    def replace(self, key: str, body: Body, *, expect: ETag) -> Written | PreconditionFailed | WriteUnknown:
-        self._trace.request("objects.replace")
-        return self._store.replace(key, body, expect=expect)
-
-    def delete(self, keys: Collection[str]) -> None:
-        raise AssertionError(f"a read deletes nothing, but {len(keys)} objects")
-
-
-class _CountedRegistry:
-    def __init__(self, registry: Registry, trace: Trace) -> None:
-        self._registry = registry
-        self._trace = trace
-
-    def read(self, key: Key) -> Record | None:
-        found = self._registry.read(key)
-        self._trace.request("registry.read", _size(found))
-        return found
-
-    def list(self, partition: str) -> list[tuple[Key, Record]]:
-        found = self._registry.list(partition)
-        self._trace.request("registry.list", sum(_size(record) for _, record in found))
-        return found
-
-    def swap(self, key: Key, *, expect: Fields | None, change: Fields) -> SwapApplied | SwapLost | SwapUnknown:
-        self._trace.request("registry.swap")
-        return self._registry.swap(key, expect=expect, change=change)
-
-    def delete(self, key: Key, *, expect: Fields) -> SwapApplied | SwapLost | SwapUnknown:
-        self._trace.request("registry.delete")
-        return self._registry.delete(key, expect=expect)
-
-    def discard(self, key: Key) -> None:
-        self._trace.request("registry.discard")
-        self._registry.discard(key)
-
-
-def _size(record: Record | None) -> int:
-    return sum(len(name) + len(str(value)) for name, value in (record or {}).items())
 
 
 def _text(found: Explanation) -> Iterator[str]:

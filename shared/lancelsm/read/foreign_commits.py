@@ -1,9 +1,11 @@
 """Find files that another tool added to the base, or removed, since lancelsm last summed the files of a version.
 
-Each merge and `optimize` states the files of its version. So if the newest version has its own statement, nothing is
-read. Else its files are compared with the lines of its statement: one read. Only if others are found, they are also
-compared with the last check by a collection, with the files of the version on which the statement was made, since large
-ones of these may have no line yet, and with the fragments that had live rows.
+Each merge and `optimize` states the files of its version. If the newest version has its own statement, nothing is read.
+Else its files are compared with the statement that it names, which costs one read. Only if they differ, more is read:
+
+* the statement of the last check by a collection, which may know an added file;
+* the version before the stated one: a statement may lack large files of that version;
+* the newest version that is known: Lance drops a fragment without live rows with any commit.
 """
 
 from __future__ import annotations

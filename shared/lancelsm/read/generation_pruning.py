@@ -24,7 +24,7 @@ from lancelsm.record.ranges import Ranges
 from lancelsm.record.schema import TableSchema
 from lancelsm.region.manifest import FlushedGeneration, GenerationKeys
 
-_MOST_KEYS = 4096  # that are looked up in filters
+_MOST_KEYS = 4096  # up to this number, keys are looked up in filters
 
 BOUNDS = "its key bounds exclude all keys of the read"
 FILTER = "its key filter excludes all keys of the read"

@@ -1,7 +1,7 @@
 """Read what a condition says about key columns, from its tokens.
 
 Lance's parser decides whether the condition is valid (`dataset.conditions`). This one only looks for comparisons of a
-key column with literals, and for AND, OR, NOT and parentheses around them. Whatever else there is may be true or false.
+key column with literals, and for AND, OR, NOT and parentheses around them. Everything else may be true or false.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def key_boxes(where: str | None, schema: TableSchema) -> Boxes:
     """Return boxes that contain the key of each row for which the condition is true. Key columns are never null.
 
     Args:
-        where: a condition, see `dataset.conditions.read_condition`. A text that is no condition gives any boxes.
+        where: a condition, see `dataset.conditions.read_condition`. If it is not valid, the boxes mean nothing.
     """
     if where is None:
         return ANY
@@ -121,7 +121,7 @@ class _Reader:
         return found
 
     def _skip(self) -> None:
-        """Move past an operand that means nothing here."""
+        """Move past an operand that says nothing about the key."""
         start = self._at
         while not self._ends(self._at):
             if self._word(self._at) in _NOT_CONNECTED:
@@ -205,7 +205,7 @@ class _Reader:
         return column.among(known) if len(known) == len(values) else UNKNOWN
 
     def _column(self) -> _Column:
-        """Read the name of a column. Nothing is known about one that is not of the key."""
+        """Read the name of a column. Nothing is known about the values of a column outside the key."""
         if self._at >= len(self._tokens):
             raise _OtherError
         token = self._tokens[self._at]

@@ -26,7 +26,7 @@ from lancelsm.routing.possible import possible_values
 from lancelsm.routing.spec import RegionSpec
 from lancelsm.routing.value import arrow_type, as_ordered, encoded
 
-_MOST_NAMED = 32  # regions that are read without a list of all regions
+_MOST_NAMED = 32  # up to this number, regions are read without a list of all regions
 
 
 class _Placed(Protocol):
@@ -59,7 +59,7 @@ class RegionFilter:
         self._boxes = [[possible_values(field, box, schema) for field in spec.fields] for box in boxes]
 
     def needs(self, spec_id: int, values: Iterable[tuple[str, bytes | None]]) -> bool:
-        """Return whether a region with these values may have such a key. One of another spec may have any key."""
+        """Return whether a region with these values may have such a key. A region of another spec may have any key."""
         found = list(values)
         if spec_id != self._spec_id or [name for name, _ in found] != self._names:
             return True

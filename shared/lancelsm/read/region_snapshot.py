@@ -1,8 +1,8 @@
 """Read a view from the region snapshot in the MemWAL index of the base: one read instead of some for each region.
 
 `optimize` writes the snapshot. Beside Lance's columns it has the head of each region, the part of its manifest that the
-base lacks, and its catalog record. So a reader knows the end of each log at the time of the snapshot, and reads what is
-in the logs from there on back. Model: tests/model/eventual_view.py.
+base lacks, and its catalog record. So a reader knows where each log ended when the snapshot was taken, and
+reads it up to there. Model: tests/model/eventual_view.py.
 """
 
 from __future__ import annotations
@@ -52,9 +52,10 @@ class RegionSnapshot:
     regions: Sequence[RegionAt]
 
     def view(self, wanted: Sequence[Region]) -> View | None:
-        """Return the view of these regions at the time of the snapshot; None if the table has left it behind.
+        """Return the view of these regions at the time of the snapshot.
 
-        A region that the snapshot lacks had no rows.
+        None if the base has merged newer generations, or an object is missing or damaged. A region that the snapshot
+        lacks had no rows.
 
         Raises:
             Unavailable: the store did not answer.
@@ -66,7 +67,7 @@ class RegionSnapshot:
         context = chosen[0].region.context if chosen else None
         try:
             parts = context.each(lambda one: self._part(one, of=len(chosen)), chosen) if context else []
-        except (LogCollected, Corrupt):  # a strong read tells whether it is damage
+        except (LogCollected, Corrupt):  # a strong read decides whether it is damage
             return None
         return View(base=self.base, regions=tuple(parts))
 

@@ -26,9 +26,13 @@ Select = Callable[[Sequence[Region]], Sequence[Region]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Part:
-    """A region at a head, and the base to which its view belongs; without a head it has no rows.
+    """A region in a view, and the base of that view.
 
-    `taken` is when the read began that read its log, `checked` when the last read began that found it current.
+    Args:
+        head: the head of the region; None if the region had none, or if the part is from a region snapshot.
+        view: the rows of the region above the base; None if it had no head.
+        taken: when the read began that read the log of the region.
+        checked: when the last read began that found the part current.
     """
 
     head: Head | None
@@ -90,7 +94,7 @@ class ViewCache:
         self._newest = _Newest()
 
     def traced(self, context: TableContext, read_base: ReadBase, trace: Trace) -> ViewCache:
-        """Return a cache with the same parts, which reads with this context. The trace collects what it reads."""
+        """Return a cache that shares these parts and reads with this context. The trace collects what it reads."""
         found = ViewCache(
             context,
             read_base,
@@ -124,10 +128,10 @@ class ViewCache:
         return view
 
     def recent(self, list_regions: ListRegions, *, select: Select | None = None, max_staleness: float) -> View | None:
-        """Return a view that was current at most this many seconds ago; None if there is none.
+        """Return a view that was current at most this many seconds ago; None if no such view can be had.
 
-        A view of kept parts costs no read. If nothing is kept, the region snapshot of the base is read, and what is in
-        the logs at its time.
+        A view of kept parts costs no read. If no base is kept, the region snapshot of the base is read, and the logs
+        up to their ends in the snapshot.
 
         Args: the same as in `take`. Without `select`, the regions are listed.
 
@@ -181,7 +185,7 @@ class ViewCache:
             self.kept.clear()
 
     def _take_known(self, listing: _Catalog, base: BaseTable, began: float) -> View:
-        """Read what tells whether the parts are current, at once. Then read what they lack."""
+        """Read at once what shows whether the parts are current. Then read what is missing or has changed."""
         expected = [self._here(region) for region in listing.expected(self._newest.listing)]
         reads: list[Callable[[], object]] = [
             *([listing.read] if listing.costs else []),
@@ -233,7 +237,12 @@ class ViewCache:
         return found
 
     def _keep(self, view: View, listing: _Catalog, began: float, *, whole: bool = True) -> None:
-        """Keep the parts of a view that was current when a read began. A part is `whole` if its manifest is."""
+        """Keep the parts of a view that was current when a read began.
+
+        Args:
+            whole: whether the manifests list all generations. Those of a region snapshot don't, so no head is kept
+                with them, and the next strong read reads these regions again.
+        """
         regions = {one.region: one for one in view.regions}
         for region in listing.listed:
             one, last = regions.get(region.id), self._part(region.id)
@@ -289,7 +298,7 @@ class _Catalog:
 
 
 def _decisive(head: Head | None) -> Head | None:
-    """Return a head without its advisory fields, which say nothing about the rows."""
+    """Return a head without its advisory fields, which don't change the rows of a view."""
     return None if head is None else replace(head, merged=type(head.merged)(0), dirty="", stopped="", waiting="")
 
 

@@ -1,4 +1,4 @@
-"""Decode the field of the table's catalog record that says which version of the base a collection has checked."""
+"""Decode the last check of the base, a field of the table's catalog record."""
 
 from __future__ import annotations
 

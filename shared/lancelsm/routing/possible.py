@@ -1,4 +1,4 @@
-"""Which region values rows can have whose key columns have values in given ranges."""
+"""Compute the region values that rows can have, from the ranges of their key columns."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from lancelsm.routing.route import computed
 from lancelsm.routing.spec import RegionField
 from lancelsm.routing.transforms import Transform
 
-_MOST_KEYS = 4096  # whose region values are computed one by one
+_MOST_KEYS = 4096  # up to this number, the region values of keys are computed one by one
 _PER_SECOND: Final = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 _DAY: Final = 86_400
-# Years that Arrow surely has, in seconds since 1970.
+# The years that Arrow's calendar functions surely have, in seconds since 1970.
 _FIRST_SECOND, _LAST_SECOND = -62_135_596_800, 253_402_300_800
-# Seconds after which each value was there, and how often to look, so that none is missed in any time zone.
+# In seconds: a time in which each value occurs, and steps so short that no value is missed in any time zone.
 _PERIODS: Final = {
     Transform.MONTH: (366 * _DAY, 6 * 3600),
     Transform.DAY: (31 * _DAY, 6 * 3600),
@@ -79,7 +79,7 @@ def _of_ranges(field: RegionField, ranges: Ranges, kind: pa.DataType) -> Ranges 
         case Transform.YEAR:
             return Ranges.of(_years(span, kind) for span in ranges)
         case Transform.MONTH | Transform.DAY | Transform.HOUR:
-            found = [_seen(span, field.transform, kind) for span in ranges]
+            found = [_calendar_values(span, field.transform, kind) for span in ranges]
             return None if None in found else Ranges.points(one for some in found if some is not None for one in some)
         case _:
             return None
@@ -122,7 +122,7 @@ def _year(second: int) -> int:
     return int(transforms.calendar(Transform.YEAR, pa.array([second], pa.timestamp("s")))[0].as_py())
 
 
-def _seen(span: Span, part: Transform, kind: pa.DataType) -> set[Ordered] | None:
+def _calendar_values(span: Span, part: Transform, kind: pa.DataType) -> set[Ordered] | None:
     """Return the calendar values in a span; None if it is long."""
     low, high = span
     if not isinstance(low, int) or not isinstance(high, int):

@@ -19,6 +19,7 @@ import numpy as np
 import pyarrow as pa
 
 from lancelsm.read.sources.arrow_expressions import CallNode, FieldNode, LiteralNode, Node, taken_apart
+from lancelsm.record.ordered import limits
 
 _COMPARISONS = {
     "equal": "=",
@@ -203,10 +204,8 @@ def _literal(scalar: pa.Scalar, kind: pa.DataType) -> str | None:
 
 def in_range(value: int, kind: pa.DataType) -> bool:
     """Return whether a column of this integer type can have the value. Lance refuses to compare it with another."""
-    bits = int(kind.bit_width)
-    if pa.types.is_unsigned_integer(kind):
-        return 0 <= value < 1 << bits
-    return -1 << bits - 1 <= value < 1 << bits - 1
+    bounds = limits(kind)
+    return bounds is not None and bounds[0] <= value <= bounds[1]
 
 
 def text_literal(text: str) -> str | None:

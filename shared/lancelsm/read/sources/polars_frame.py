@@ -54,7 +54,7 @@ def polars_frame(table: Scannable) -> Any:
 
 
 def polars_condition(predicate: Any, schema: pa.Schema) -> str | None:
-    """Return a condition that is true for every row for which an expression of polars is true; None without one."""
+    """Return a condition that is true for every row for which an expression is true; None if no such one is known."""
     try:
         tree = json.loads(predicate.meta.serialize(format="json"))
     except Exception:  # noqa: BLE001 - a version of polars that shows its expressions otherwise

@@ -1,4 +1,4 @@
-"""Write the region snapshot of a table into the MemWAL index of its base, for eventual reads."""
+"""Write a region snapshot into the MemWAL index of the base, for eventual reads."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from lancelsm.region.handle import TableHandle
 _TRIES = 3
 
 
-def write_region_states(handle: TableHandle) -> bool:
+def snapshot_regions(handle: TableHandle) -> bool:
     """Write a snapshot of all regions if there are several.
 
     Returns:

@@ -12,7 +12,7 @@ from lancelsm.common.layout import table_key
 from lancelsm.common.setsum import Setsum
 from lancelsm.dataset.statement import Statement, decode, encode, write_statement
 from lancelsm.errors import Corrupt
-from lancelsm.gc import collect, verify_checked
+from lancelsm.gc import collect, verify_base_check
 from lancelsm.region.base_checked import CHECKED, Checked, read_checked
 from lancelsm.table import Table
 from tests.simulation.marks import without
@@ -83,13 +83,13 @@ def file_that_the_check_lacks(path: Path) -> None:
 def test_a_file_is_verified_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     table, rounds, _ = marked(tmp_path)
     read: list[str] = []
-    pieces: Callable[..., Any] = verify_checked.file_pieces
+    pieces: Callable[..., Any] = verify_base_check.file_pieces
 
     def counted(root: str, key: str, size: int, **options: Any) -> Any:
         read.append(key)
         return pieces(root, key, size, **options)
 
-    monkeypatch.setattr(verify_checked, "file_pieces", counted)
+    monkeypatch.setattr(verify_base_check, "file_pieces", counted)
 
     collect.verify(table._handle, rounds)
     assert sorted(read) == sorted(base_files(table))

@@ -14,7 +14,7 @@ from lancelsm.objects import ObjectStore
 from lancelsm.read.view import RegionView, View
 
 
-def for_lance(view: View, *, index: str | None, objects: ObjectStore) -> LanceSnapshot:
+def take_lance_snapshot(view: View, *, index: str | None, objects: ObjectStore) -> LanceSnapshot:
     """Return the base of a view and the generations that the base lacks; with an index, those that it does not cover.
 
     Args:
