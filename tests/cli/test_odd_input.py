@@ -166,6 +166,7 @@ def test_a_file_may_begin_with_a_byte_order_mark(
 
 @pytest.mark.parametrize("number", [2**31, 2**63 - 1, 2**63, 2**64, 10**30])
 @pytest.mark.parametrize("tail", [False, True])
+@pytest.mark.one_case
 def test_a_huge_limit_is_no_limit_or_invalid(orders: Path, run: Run, as_json: Json, number: int, tail: bool) -> None:
     if tail:
         as_json("delete", orders, "--key", "1")

@@ -299,6 +299,7 @@ def test_config_set_changes_only_the_named_settings(orders: Path, run: Run, as_j
     assert as_json("describe", orders)["settings"]["flush_rows"] != str(Settings().flush_rows)
 
 
+@pytest.mark.rest
 def test_every_command_also_prints_text_for_people(orders: Path, tmp_path: Path, run: Run) -> None:
     file = tmp_path / "orders.parquet"
     commands: list[tuple[str, ...]] = [

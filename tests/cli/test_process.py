@@ -46,6 +46,7 @@ SLOW_TO_LOAD = ("lance", "numpy", "pandas", "rich", "google.protobuf", "lancelsm
 
 
 @pytest.mark.parametrize("command", ["write", "delete --key", "delete --keys"])
+@pytest.mark.one_case
 def test_a_command_that_touches_only_the_log_loads_little(command: str, orders: Path, as_json: Json) -> None:
     file = orders.with_name("one.csv")
     file.write_text("id,state,price\n7,new,\n" if command == "write" else "id\n7\n")
@@ -67,6 +68,7 @@ def test_a_command_that_touches_only_the_log_loads_little(command: str, orders: 
 
 
 @pytest.mark.parametrize("suffix", ["parquet", "csv", "ndjson", "arrow"])
+@pytest.mark.one_case
 def test_every_format_is_written_without_numpy(suffix: str, orders: Path, as_json: Json) -> None:
     file = orders.with_name(f"copy.{suffix}")
     as_json("scan", orders, "--to", file)
@@ -84,6 +86,7 @@ def test_brackets_in_help_are_not_read_as_markup(command: tuple[str, ...], text:
     assert text in run(*command, "--help").out
 
 
+@pytest.mark.rest
 def test_one_table_is_piped_into_another(orders: Path, as_json: Json) -> None:
     other = orders.with_name("other")
     as_json("init", other, "--schema", orders.with_name("orders.parquet"), "--primary-key", "id")
@@ -130,6 +133,7 @@ def test_an_interrupted_command_prints_no_error(orders: Path, as_json: Json) -> 
     assert (scan.returncode, errors) == (130, b"")
 
 
+@pytest.mark.rest
 def test_a_terminal_shows_the_first_rows_and_the_number_of_all_rows(orders: Path, as_json: Json) -> None:
     rows = many_rows(orders, as_json)
 
@@ -153,6 +157,7 @@ def test_a_terminal_shows_as_many_rows_as_the_limit_allows(
     assert shown[-1] == "60 rows"
 
 
+@pytest.mark.rest
 def test_a_merge_prints_nothing_on_stderr(orders: Path, run: Run) -> None:
     run("write", orders, orders.with_name("orders.parquet"))
     run("flush", orders)

@@ -208,6 +208,7 @@ def positions(as_json: Any, orders: Path) -> list[dict[str, Any]]:
     return list(cursor["positions"])
 
 
+@pytest.mark.rest
 def test_rows_that_could_not_be_printed_do_not_move_the_cursor(run, as_json, orders):
     write(as_json, orders, {"id": 4})
     reading, writing = os.pipe()
@@ -222,6 +223,7 @@ def test_rows_that_could_not_be_printed_do_not_move_the_cursor(run, as_json, ord
 
 @pytest.mark.one_case
 @pytest.mark.parametrize("options", [[], ["--cursor", "sink"]])
+@pytest.mark.rest
 def test_tail_with_follow_prints_new_rows(as_json, orders, options):
     tail = [*COMMAND, "tail", str(orders), "--follow", "--limit", "2", "--output", "json"]
     with subprocess.Popen([*tail, *options], stdout=subprocess.PIPE, text=True) as following:
@@ -232,6 +234,7 @@ def test_tail_with_follow_prints_new_rows(as_json, orders, options):
     assert following.returncode == 0
 
 
+@pytest.mark.rest
 def test_a_terminated_tail_with_follow_prints_no_error_and_its_cursor_continues(run, as_json, orders):
     write(as_json, orders, {"id": 4})
     tail = [*COMMAND, "tail", str(orders), "--follow", "--cursor", "sink", "--output", "json"]
@@ -260,6 +263,7 @@ def test_a_snapshot_is_cloned_and_the_source_lists_the_clone(run, as_json, order
     as_json("drop", orders, "--yes")
 
 
+@pytest.mark.rest
 def test_a_backup_is_restored_after_its_table_was_dropped(run, as_json, orders, tmp_path, monkeypatch):
     as_json("snapshot", "create", orders, "--name", "monday")
     write(as_json, orders, {"id": 4})

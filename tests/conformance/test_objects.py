@@ -148,6 +148,7 @@ def test_a_listing_is_in_the_order_of_keys_not_of_directories(store):
         assert [line.key for line in store.list(prefix)] == [key for key in keys if key.startswith(prefix)], prefix
 
 
+@pytest.mark.one_case
 def test_a_long_listing_is_complete(store):
     keys = [f"wal/{number:05}-{number * 7919 % 1250:04}" for number in range(1_250)]
     with ThreadPoolExecutor(16) as pool:
@@ -189,6 +190,7 @@ def test_of_racing_processes_one_creates(backend, described):
 
 
 @pytest.mark.parametrize("backend", between_processes(OBJECTS))
+@pytest.mark.one_case
 def test_racing_processes_lose_no_replace(backend, described):
     description = described(backend)
     store = opened_store(description)

@@ -188,6 +188,7 @@ def test_of_racing_threads_one_creates(registry):
     assert_one_winner_each(registry, race.by_threads("create_each_record", registry, NAMES))
 
 
+@pytest.mark.one_case
 def test_racing_threads_lose_no_swap(registry):
     registry.swap(race.RECORD, expect=None, change={"n": 0})
 

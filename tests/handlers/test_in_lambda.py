@@ -128,6 +128,7 @@ def test_no_value_of_a_row_is_logged(cloud: Deployment, tmp_path: Path) -> None:
     assert secret not in log
 
 
+@pytest.mark.rest
 def test_a_function_without_a_required_setting_fails_when_it_starts(cloud: Deployment, tmp_path: Path) -> None:
     with deploy("query", cloud, tmp_path, extra={"LANCELSM_WORK": ""}) as invoke:
         missing = error_of(invoke, event("query"))
@@ -169,6 +170,7 @@ def test_a_lean_function_starts_without_heavy_packages(name: str) -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
+@pytest.mark.rest
 def test_dispatch_starts_the_merge_that_is_due(cloud: Deployment, tmp_path: Path) -> None:
     machine = boto3.client("stepfunctions", region_name="us-east-1").create_state_machine(
         name="merge",

@@ -48,6 +48,7 @@ def test_executors_merge_like_one_process(tmp_path: Path, spark: Spark) -> None:
     assert second.merge(runner=spark).generations == 0
 
 
+@pytest.mark.rest
 def test_executors_use_an_index_of_the_base(tmp_path: Path, spark: Spark) -> None:
     environment = Environment(tmp_path, rows=[row(key, 0) for key in range(100_000)], per_fragment=50_000)
     environment.dataset().create_scalar_index("id", "BTREE")
@@ -59,6 +60,7 @@ def test_executors_use_an_index_of_the_base(tmp_path: Path, spark: Spark) -> Non
     assert (merged.rows_upserted, merged.rows_deleted) == (1, 1)
 
 
+@pytest.mark.rest
 def test_executors_keep_values_of_every_type(tmp_path: Path, spark: Spark) -> None:
     columns = columns_of([INSIDE[inside](kind) for inside in INSIDE for kind in kept(inside)])
     random, model = Random("spark"), Model()
@@ -84,6 +86,7 @@ def test_an_error_in_an_executor_keeps_its_kind(tmp_path: Path, spark: Spark) ->
     assert "can't be read" in caught.value.message
 
 
+@pytest.mark.rest
 def test_executors_refuse_a_changed_file(tmp_path: Path, spark: Spark) -> None:
     environment = table(tmp_path)
     before = environment.rows()
@@ -104,6 +107,7 @@ def unavailable(_: int) -> int:
     raise Unavailable("the store is unreachable")
 
 
+@pytest.mark.rest
 def test_a_task_that_spark_gives_up_is_unavailable(spark: Spark) -> None:
     with pytest.raises(Unavailable, match="the store is unreachable"):
         spark.map(unavailable, [1])

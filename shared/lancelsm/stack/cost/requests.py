@@ -32,7 +32,7 @@ WRITE_FIRST: Final = Requests(record_writes=1)  # in addition for the first entr
 FLUSH: Final = Requests(object_writes=15, object_reads=14, record_writes=1, record_reads=4)  # one generation
 FLUSH_ENTRY: Final = Requests(object_reads=1)  # in addition for each entry in it
 MERGE: Final = Requests(object_writes=13, object_reads=32 + 1 / 3, record_writes=5, record_reads=6)  # in process
-MERGE_GENERATION: Final = Requests(object_writes=1, object_reads=22 + 2 / 3)  # in addition for each generation in it
+MERGE_GENERATION: Final = Requests(object_writes=1, object_reads=17 + 2 / 3)  # in addition for each generation in it
 COLLECT: Final = Requests(object_writes=41, object_reads=59, record_writes=7, record_reads=32)  # one round
 COLLECT_ENTRY: Final = Requests(object_reads=2)  # in addition for each deleted entry
 COLLECT_GENERATION: Final = Requests(object_writes=1)  # in addition for each deleted generation
