@@ -125,3 +125,19 @@ def test_rows_have_equal_items_only_if_they_are_equal(table):
         printed = [repr(table.slice(row, 1).to_pylist()) for row in (left, right)]
         if "nan" not in printed[0]:
             assert (encoded[left] == encoded[right]) == (printed[0] == printed[1])
+
+
+def test_what_lies_under_a_null_value_of_a_map_does_not_count():
+    """Lance returns such a map with a null under the null struct, although the child must not be null."""
+    child, ids = pa.field("f", pa.float16(), nullable=False, metadata={FIELD_ID: "3"}), {FIELD_ID: "2"}
+    value = pa.field("value", pa.struct([child]), metadata=ids)
+    kind = pa.map_(pa.field("key", pa.string(), nullable=False, metadata={FIELD_ID: "1"}), value)
+    schema = pa.schema([pa.field("m", kind, metadata={FIELD_ID: "0"})])
+
+    def summed(below: float | None) -> Setsum:
+        floats = pa.array([np.float16(1), below and np.float16(below), np.float16(2)], pa.float16())
+        values = pa.StructArray.from_arrays([floats], fields=[child], mask=pa.array([False, True, False]))
+        maps = pa.MapArray.from_arrays(pa.array([0, 2, 2, 3], pa.int32()), pa.array(["a", "b", "c"]), values, type=kind)
+        return row_setsum(pa.table([maps], schema=schema)) + row_setsum(pa.table([maps[2:]], schema=schema))
+
+    assert summed(None) == summed(7.0)

@@ -283,10 +283,17 @@ def _as_struct(array: pa.StructArray, kind: pa.StructType) -> pa.StructArray:
     return pa.StructArray.from_arrays(arrays, fields=list(kind), mask=null)
 
 
-def _as_map(array: pa.MapArray, kind: pa.MapType) -> pa.MapArray:
-    # Arrow has no kernels for maps, but a map has the buffers of a list of pairs.
+def list_of_pairs(array: pa.MapArray) -> pa.ListArray:
+    """Return a map as a list of structs of key and value, without a copy.
+
+    Arrow has no kernels for maps, and its cast refuses a value that is null and has a child that must not be null.
+    """
     buffers, pairs = array.buffers()[:2], array.values
-    lists = pa.Array.from_buffers(pa.list_(pairs.type), len(array), buffers, offset=array.offset, children=[pairs])
+    return pa.Array.from_buffers(pa.list_(pairs.type), len(array), buffers, offset=array.offset, children=[pairs])
+
+
+def _as_map(array: pa.MapArray, kind: pa.MapType) -> pa.MapArray:
+    lists = list_of_pairs(array)
     keys, items = (
         _checked(as_type(side, field.type), field)
         for side, field in zip(lists.flatten().flatten(), children(kind), strict=True)

@@ -36,7 +36,7 @@ from xxhash import xxh3_128_digest
 from lancelsm.common.setsum import Setsum
 from lancelsm.errors import Invalid
 from lancelsm.record.admission import is_any
-from lancelsm.record.casts import kind_of, whole
+from lancelsm.record.casts import kind_of, list_of_pairs, whole
 from lancelsm.record.schema import FIELD_ID, TOMBSTONE, field_id
 from lancelsm.record.words import WORD, Arithmetic, Words, arithmetic, mixed
 
@@ -252,8 +252,7 @@ def _lists(column: pa.Array, field: pa.Field) -> pa.Array:
     if not is_any(kind, _LIST_KINDS) or pa.types.is_map(kind) != pa.types.is_map(column.type):
         raise Invalid(f"column {field.name!r} is {kind}, not {column.type}", field=field.name)
     if pa.types.is_map(kind):
-        pair = pa.struct([("key", column.type.key_type), ("value", column.type.item_type)])
-        column = column.cast(pa.list_(pair))
+        column = list_of_pairs(column)
     valid = column.is_valid()
     counts = pc.if_else(valid, _counts(column), pa.scalar(0, pa.int64()))
     offsets = pa.concat_arrays([pa.array([0], pa.int64()), pc.cumulative_sum(counts)])
