@@ -121,6 +121,10 @@ GUARDS: dict[str, tuple[list[Edit], Scenario]] = {
         [without("page of a key filter is as flushed")],
         read_scenarios.flipped_key_filter_hides_no_key,
     ),
+    "the key bounds of a generation are those that were flushed": (
+        [without("recorded keys of a generation are as flushed")],
+        read_scenarios.flipped_key_bounds_hide_no_key,
+    ),
     "a newer row hides a row of the base even if it fails the condition": (
         [changed("newer row hides a row of the base", "yield rows")],
         read_scenarios.older_row_does_not_reappear,

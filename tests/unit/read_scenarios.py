@@ -11,6 +11,7 @@ import pytest
 
 from lancelsm.common.layout import KEY_FILTER
 from lancelsm.errors import Corrupt
+from lancelsm.generated.lancelsm.v1.manifest_pb2 import KeyBounds, Manifest
 from lancelsm.read import tail, view
 from lancelsm.table import Table
 from tests.unit.tables import create, generation_paths, row, rows_of
@@ -65,6 +66,27 @@ def flipped_key_filter_hides_no_key(directory: Path) -> None:
     for read in (lambda: table.get([1]), lambda: rows_of(table, where="id = 1")):
         with pytest.raises(Corrupt, match=KEY_FILTER):
             read()
+
+
+def flipped_key_bounds_hide_no_key(directory: Path) -> None:
+    """A bit of the bounds of a generation is flipped in the manifest. A read must not leave out the generation."""
+    table = create(directory, [row(1, "old")])
+    table.upsert([row(1)])
+    table.flush()
+    (lower,) = {one.lower for path in _manifests(directory) for one in _key_bounds(path)}
+    for path in _manifests(directory):
+        path.write_bytes(path.read_bytes().replace(lower, bytes([lower[0] + 2, *lower[1:]])))
+    for read in (lambda: table.get([1]), lambda: rows_of(table, where="id = 1")):
+        with pytest.raises(Corrupt, match="keys of generation 1"):
+            read()
+
+
+def _manifests(directory: Path) -> list[Path]:
+    return [path for path in directory.rglob("manifest/**/*.binpb") if _key_bounds(path)]
+
+
+def _key_bounds(path: Path) -> list[KeyBounds]:
+    return [one for found in Manifest.FromString(path.read_bytes()).generations for one in found.key_bounds]
 
 
 def older_row_does_not_reappear(directory: Path) -> None:

@@ -87,6 +87,12 @@ class GenerationKeys:
     filter_blocks: int
     filter_setsum: Setsum
 
+    def sum_at(self, path: str) -> Setsum:
+        """Return the sum over all of this and the path of the generation. A flipped bit could hide existing keys."""
+        ends = (b"" if end is None else b"+" + end for bounds in self.bounds for end in bounds)
+        pieces = (path.encode(), str(self.filter_blocks).encode(), self.filter_setsum.digest(), *ends)
+        return Setsum.of_pieces(len(piece).to_bytes(4, "little") + piece for piece in pieces)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlushedGeneration:
@@ -499,6 +505,7 @@ def _generation_message(g: FlushedGeneration) -> pb.FlushedGeneration:
             message.key_bounds.append(_messages().KeyBounds(lower=lower, upper=upper))
         message.key_filter_blocks = g.keys.filter_blocks
         message.key_filter_setsum = g.keys.filter_setsum.digest()
+        message.key_sum = g.keys.sum_at(g.path).digest()
     return message
 
 
@@ -525,14 +532,19 @@ def _generation_value(message: pb.FlushedGeneration) -> FlushedGeneration:
         )
         if message.index_number
         else None,
-        keys=GenerationKeys(
-            bounds=tuple((one.lower, one.upper if one.HasField("upper") else None) for one in message.key_bounds),
-            filter_blocks=message.key_filter_blocks,
-            filter_setsum=_sum(message.key_filter_setsum),
-        )
-        if message.key_filter_blocks
-        else None,
+        keys=_keys_value(message) if message.key_sum else None,
     )
+
+
+def _keys_value(message: pb.FlushedGeneration) -> GenerationKeys:
+    keys = GenerationKeys(
+        bounds=tuple((one.lower, one.upper if one.HasField("upper") else None) for one in message.key_bounds),
+        filter_blocks=message.key_filter_blocks,
+        filter_setsum=_sum(message.key_filter_setsum),
+    )
+    if keys.sum_at(message.path) != _sum(message.key_sum):  # guard: recorded keys of a generation are as flushed
+        raise ValueError(f"what it records about the keys of generation {message.generation} is not what was flushed")
+    return keys
 
 
 def _messages() -> Any:

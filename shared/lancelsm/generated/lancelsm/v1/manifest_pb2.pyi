@@ -21,7 +21,7 @@ class Uuid(_message.Message):
     def __init__(self, uuid: _Optional[bytes] = ...) -> None: ...
 
 class FlushedGeneration(_message.Message):
-    __slots__ = ("generation", "path", "in_memory_bytes", "physical_rows", "primary_key_bytes", "first_position", "last_position", "entry_setsum", "row_setsum", "file_setsum", "bloom_setsum", "index_number", "index_version", "index_setsum", "key_index_setsums", "key_bounds", "key_filter_blocks", "key_filter_setsum")
+    __slots__ = ("generation", "path", "in_memory_bytes", "physical_rows", "primary_key_bytes", "first_position", "last_position", "entry_setsum", "row_setsum", "file_setsum", "bloom_setsum", "index_number", "index_version", "index_setsum", "key_index_setsums", "key_bounds", "key_filter_blocks", "key_filter_setsum", "key_sum")
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     PATH_FIELD_NUMBER: _ClassVar[int]
     IN_MEMORY_BYTES_FIELD_NUMBER: _ClassVar[int]
@@ -40,6 +40,7 @@ class FlushedGeneration(_message.Message):
     KEY_BOUNDS_FIELD_NUMBER: _ClassVar[int]
     KEY_FILTER_BLOCKS_FIELD_NUMBER: _ClassVar[int]
     KEY_FILTER_SETSUM_FIELD_NUMBER: _ClassVar[int]
+    KEY_SUM_FIELD_NUMBER: _ClassVar[int]
     generation: int
     path: str
     in_memory_bytes: int
@@ -58,7 +59,8 @@ class FlushedGeneration(_message.Message):
     key_bounds: _containers.RepeatedCompositeFieldContainer[KeyBounds]
     key_filter_blocks: int
     key_filter_setsum: bytes
-    def __init__(self, generation: _Optional[int] = ..., path: _Optional[str] = ..., in_memory_bytes: _Optional[int] = ..., physical_rows: _Optional[int] = ..., primary_key_bytes: _Optional[int] = ..., first_position: _Optional[int] = ..., last_position: _Optional[int] = ..., entry_setsum: _Optional[bytes] = ..., row_setsum: _Optional[bytes] = ..., file_setsum: _Optional[bytes] = ..., bloom_setsum: _Optional[bytes] = ..., index_number: _Optional[int] = ..., index_version: _Optional[int] = ..., index_setsum: _Optional[bytes] = ..., key_index_setsums: _Optional[_Iterable[bytes]] = ..., key_bounds: _Optional[_Iterable[_Union[KeyBounds, _Mapping]]] = ..., key_filter_blocks: _Optional[int] = ..., key_filter_setsum: _Optional[bytes] = ...) -> None: ...
+    key_sum: bytes
+    def __init__(self, generation: _Optional[int] = ..., path: _Optional[str] = ..., in_memory_bytes: _Optional[int] = ..., physical_rows: _Optional[int] = ..., primary_key_bytes: _Optional[int] = ..., first_position: _Optional[int] = ..., last_position: _Optional[int] = ..., entry_setsum: _Optional[bytes] = ..., row_setsum: _Optional[bytes] = ..., file_setsum: _Optional[bytes] = ..., bloom_setsum: _Optional[bytes] = ..., index_number: _Optional[int] = ..., index_version: _Optional[int] = ..., index_setsum: _Optional[bytes] = ..., key_index_setsums: _Optional[_Iterable[bytes]] = ..., key_bounds: _Optional[_Iterable[_Union[KeyBounds, _Mapping]]] = ..., key_filter_blocks: _Optional[int] = ..., key_filter_setsum: _Optional[bytes] = ..., key_sum: _Optional[bytes] = ...) -> None: ...
 
 class KeyBounds(_message.Message):
     __slots__ = ("lower", "upper")
