@@ -12,6 +12,8 @@ import pytest
 
 import lancelsm
 from lancelsm.cli import main
+from lancelsm.client import Client
+from lancelsm.common import aws
 from lancelsm.errors import Ambiguous, Contended, Corrupt, Fenced, Invalid, Unavailable
 from tests.cli.console import Json, Run, lines
 
@@ -283,3 +285,23 @@ def test_the_option_version_prints_the_version(run: Run) -> None:
     done = run("--version")
 
     assert (done.code, done.out) == (0, f"lancelsm {metadata.version('lancelsm')}\n")
+
+
+@pytest.mark.parametrize("arguments", [("redrive", "--stage", "dev"), ("doctor", "--aws"), ()], ids=str)
+def test_without_boto3_a_command_and_the_client_name_the_extra_to_install(
+    run: Run, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...]
+) -> None:
+    loaded = [name for name in sys.modules if name.partition(".")[0] in {"boto3", "botocore"}]
+    for name in {"boto3", "botocore", "botocore.exceptions", *loaded}:
+        monkeypatch.setitem(sys.modules, name, None)
+    aws.client.cache_clear()
+    aws.session.cache_clear()
+
+    if arguments:
+        found = run(*arguments).err
+    else:
+        with pytest.raises(Invalid) as raised:
+            Client(stage="dev").write("orders", [{"id": 1}])
+        found = f"Invalid: {raised.value}\n"
+
+    assert found == "Invalid: boto3 is not installed. pip install 'lancelsm[aws]'\n"

@@ -71,10 +71,10 @@ class Functions:
         Args:
             read_seconds: how long to wait; after that the outcome is `NoResponse`.
         """
-        from botocore.exceptions import BotoCoreError, ClientError  # noqa: PLC0415 - optional dependency
-
         name = self._names[function]
         client = self._service("lambda", read_seconds=read_seconds)
+        from botocore.exceptions import BotoCoreError, ClientError  # noqa: PLC0415 - optional dependency
+
         try:
             reply = client.invoke(FunctionName=name, Payload=payload)
             body = reply["Payload"].read()

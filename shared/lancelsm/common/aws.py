@@ -25,10 +25,11 @@ def client(service: str, *, region: str | None = None, read_seconds: int = 20) -
     Raises:
         Invalid: boto3 is missing, or no region is set.
     """
+    current = session()
     from botocore.exceptions import NoRegionError  # noqa: PLC0415 - an extra
 
     try:
-        return session().client(service, region_name=region, config=no_retry_config(read_seconds))
+        return current.client(service, region_name=region, config=no_retry_config(read_seconds))
     except NoRegionError as error:
         raise Invalid("no AWS region is set", remedy="Set AWS_REGION, or a region in the profile") from error
 
@@ -74,6 +75,6 @@ def session() -> Any:
     try:
         import boto3
     except ModuleNotFoundError as error:
-        raise Invalid("boto3 is not installed", remedy="Install lancelsm with its extra `aws`") from error
+        raise Invalid("boto3 is not installed", remedy="pip install 'lancelsm[aws]'") from error
     # Lambda sets this variable, and obstore and Lance read the region from it; boto3 does not.
     return boto3.Session(region_name=os.environ.get("AWS_REGION") or None)  # noqa: TID251

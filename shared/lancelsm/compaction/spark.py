@@ -48,7 +48,7 @@ class Spark:
         try:
             from pyspark.sql import SparkSession
         except ModuleNotFoundError as cause:
-            raise Invalid("pyspark is not installed", remedy="Install lancelsm with its extra `spark`") from cause
+            raise Invalid("pyspark is not installed", remedy="pip install 'lancelsm[spark]'") from cause
         session = SparkSession.getActiveSession()
         if session is None:
             # Spark's launcher reads these from the environment only. Workers need the same Python to read the pickles.

