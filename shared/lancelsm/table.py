@@ -969,7 +969,7 @@ def create(
         settings: values by name, stored in the table's configuration.
         indexes: the indexes to create, by column: a kind, as in `{"vec": "IVF_SQ", "text": "INVERTED"}`, or a mapping
             with `kind` and the other arguments of `Table.create_index`, as in `{"vec": {"kind": "IVF_PQ",
-            "num_partitions": 16}}`.
+            "num_sub_vectors": 16}}`.
         storage_options: options of the object store, as Lance takes them.
 
     Raises:

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import re
 import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet
 import pytest
 
+import lancelsm
+from lancelsm.cli import main
+
 ROOT = Path(__file__).parents[2]
-BLOCKS = re.findall(r"^```(\w*)\n(.*?)^```$", (ROOT / "README.md").read_text(), re.MULTILINE | re.DOTALL)
+README = (ROOT / "README.md").read_text()
+BLOCKS = re.findall(r"^```(\w*)\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
 
 
 def blocks(language: str) -> list[str]:
@@ -42,6 +50,22 @@ def test_every_make_command_in_the_readme_is_a_target() -> None:
 
     assert shown
     assert shown <= targets
+
+
+@pytest.mark.rest
+def test_every_shown_way_to_create_an_index_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (call,) = re.findall(r"`table\.create_index\((.*?)\)`", README)
+    (command,) = re.findall(r"`lancelsm (index create .*?)`", README)
+    ((kept, option),) = re.findall(r"`create\(\.\.\., indexes=(\{.*?\})\)` or `init --index (\S+)`", README)
+    monkeypatch.chdir(tmp_path)
+    vectors = pa.FixedSizeListArray.from_arrays(np.random.default_rng(0).random(300 * 32, dtype=np.float32), 32)
+    rows = pa.table({"id": range(300), "vec": vectors})
+    names = {"table": lancelsm.create("docs", rows, primary_key="id", indexes=ast.literal_eval(kept))}
+    pa.parquet.write_table(rows, "docs.parquet")
+
+    eval(f"table.create_index({call}, replace=True)", names)
+    assert main([*command.split(), "--replace"]) == 0
+    assert main(f"init other --schema docs.parquet --primary-key id --load --index {option}".split()) == 0
 
 
 @pytest.fixture(scope="module")

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 group = typer.Typer()
 
 
-@command(group, "create", example="lancelsm index create docs vec --kind IVF_PQ -o metric=cosine -o num_partitions=16")
+@command(group, "create", example="lancelsm index create docs vec --kind IVF_PQ -o metric=cosine -o num_sub_vectors=16")
 def create(
     session: Session,
     uri: Uri,

@@ -36,7 +36,7 @@ def init(  # noqa: PLR0917 - one for each option
     settings: Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A setting of the table; "
                                                        "repeatable.")] = None,
     index: Annotated[list[str] | None, typer.Option(metavar="COLUMN:KIND[:KEY=VALUE,...]", help="An index to create, "
-                                                    "such as vec:IVF_PQ:num_partitions=16; repeatable.")] = None,
+                                                    "such as vec:IVF_PQ:num_sub_vectors=16; repeatable.")] = None,
     load: Annotated[bool, typer.Option("--load", help="Also load the rows of the file into the base.")] = False,
 ) -> None:  # fmt: skip
     """Create a table.
