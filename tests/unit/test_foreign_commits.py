@@ -77,9 +77,11 @@ def test_a_foreign_index_is_found_on_a_base_that_was_never_merged(tmp_path: Path
     assert [path.partition("/")[0] for path in found(table).added] == ["_indices"]
 
 
-def test_a_removed_data_file_is_found(tmp_path: Path) -> None:
-    table = create(tmp_path)
-    merge(table)
+@pytest.mark.parametrize("merged", [True, False])
+def test_a_removed_data_file_is_found(tmp_path: Path, merged: bool) -> None:
+    table = create(tmp_path) if merged else create(tmp_path, [row(1)])
+    if merged:
+        merge(table)
     (path,) = (f"data/{file.name}" for file in Path(table.uri, "data").iterdir())
     lance.dataset(table.uri).delete("true")
 

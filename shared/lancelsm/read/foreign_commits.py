@@ -1,7 +1,8 @@
 """Find files that another tool added to the base, or removed, since lancelsm last summed the files of a version.
 
 Each merge and `optimize` states the files of its version. If the newest version has its own statement, nothing is read.
-Else its files are compared with the statement that it names, which costs one read. Only if they differ, more is read:
+Else its files are compared with the statement that it names, or if it names none with the first version. That costs one
+read. Only if they differ, more is read:
 
 * the statement of the last check by a collection, which may know an added file;
 * the version before the stated one: a statement may lack large files of that version;
@@ -43,7 +44,7 @@ def foreign_files(handle: TableHandle, base: BaseTable) -> ForeignFiles:
         return ForeignFiles()
     objects = handle.context.objects
     named = {one.path for one in files_of(base)}
-    stated = _paths(usable_statement(objects, base.metadata))
+    stated = _paths(usable_statement(objects, base.metadata)) if own else _files_of_version(base, CREATED)
     added, removed = named - stated, _removed(stated, named)
     if not (added or removed):
         return ForeignFiles()
@@ -52,10 +53,10 @@ def foreign_files(handle: TableHandle, base: BaseTable) -> ForeignFiles:
         seen = _paths(usable_statement(objects, {FILES: checked.key}))
         added -= seen
         removed = _removed(seen, named) if checked.version >= own else removed
-    if added:
-        added -= _files_of_version(base, own - 1 if own else CREATED)
+    if added and own:
+        added -= _files_of_version(base, own - 1)
     if removed:
-        removed &= _files_of_version(base, max(own, checked.version if checked else 0), live=True)
+        removed &= _files_of_version(base, max(own or CREATED, checked.version if checked else 0), live=True)
     return ForeignFiles(added=tuple(sorted(added)), removed=tuple(sorted(removed)))
 
 
