@@ -313,6 +313,21 @@ def test_a_writer_with_a_stale_head_is_also_stopped_by_pending_generations(tmp_p
 # Exclusive writers
 
 
+def test_a_writer_that_was_idle_during_a_collection_writes_on(tmp_path: Path) -> None:
+    clock = FakeClock()
+    uri = create(tmp_path, settings={"collect_interval_seconds": 100}).uri
+    idle, busy = (lancelsm.open(uri, ports=faulty(FaultPlan(), clock=clock)) for _ in range(2))
+    idle.upsert([row(1)])
+    busy.upsert([row(2)])
+    busy.run(engine="inprocess")
+    for _ in range(2):  # the entry at the position where the idle writer would append is gone
+        busy.collect(yes=True)
+        clock.advance(101)
+        busy.collect(yes=True)
+
+    assert idle.upsert([row(1, "b")]).rows == 1
+
+
 def test_an_exclusive_writer_fences_others_and_releases_its_regions(tmp_path: Path) -> None:
     exclusive_writer_releases_its_regions(tmp_path)
 

@@ -56,7 +56,7 @@ class RegionWriter:
         previous_owners: the owners from which the first append may take the region. `release` gives it back to the
             last of them. If empty, the region is not claimed.
         depth: the maximum number of entries in flight.
-        held: a head that the caller has read; it saves a read and may be stale.
+        held: a head that the caller has just read; it saves a read and may be stale.
     """
 
     def __init__(
@@ -77,6 +77,7 @@ class RegionWriter:
             Pipeline(region, owner=owner, previous_owners=previous_owners, depth=depth) if depth > 1 else None
         )
         self._held = held
+        self._held_at = region.context.clock.monotonic()
         self._unclaimed = bool(previous_owners)
         self._lock = threading.Lock()
 
@@ -115,7 +116,7 @@ class RegionWriter:
             if self._unclaimed:
                 self._held = claim(self.region, owner=self._owner, held_by=(*self._previous_owners, self._owner))
                 self._unclaimed = False
-            self._held = self._wait_for_base(self._held)
+            self._held = self._wait_for_base(self._recent())
             try:
                 has_note = bool(self._held.waiting)
                 if has_note:
@@ -127,6 +128,7 @@ class RegionWriter:
                 self._held = None
                 raise
             self._held = outcome.head if isinstance(outcome, Appended) else outcome
+            self._held_at = self.region.context.clock.monotonic()
         return self._entry(outcome.summary) if isinstance(outcome, Appended) else None
 
     def release(self) -> None:
@@ -139,6 +141,14 @@ class RegionWriter:
         with self._lock, suppress(Fenced, Invalid):  # claimed by another owner, sealed or dropped meanwhile
             self._held = None
             claim_held(self.region, owner=self._previous_owners[-1], held_by=(self._owner,))  # guard: region release
+
+    def _recent(self) -> Head | None:
+        """Return the held head, unless a collection may have deleted the entry of another writer at its next position.
+
+        A put would refill that slot, and afterwards nothing tells whether the entry was ever in the log.
+        """
+        age = self.region.context.clock.monotonic() - self._held_at
+        return self._held if age < self._settings.collect_interval_seconds / 2 else None
 
     def _wait_for_base(self, held: Head | None) -> Head:
         """Apply backpressure if the base lags; return a head for the next append."""
