@@ -156,6 +156,16 @@ def test_several_vectors_are_several_searches(tmp_path: Path) -> None:
     assert found["id"].to_pylist() == [*exact(model, vector(1), "l2", 2), *exact(model, vector(2), "l2", 2)]
 
 
+def test_a_search_can_return_its_scores_alone(tmp_path: Path) -> None:
+    schema = pa.schema([("id", pa.int64()), ("vec", pa.list_(pa.float32(), 1))])
+    table = lancelsm.create(tmp_path / "table", schema, primary_key="id")
+    table.upsert([{"id": n, "vec": [float(n)]} for n in range(3)])
+
+    found = table.search([[0.0], [2.0]], k=2, columns=["_distance", "query_index"]).to_arrow()
+
+    assert found.to_pydict() == {"_distance": [0.0, 1.0, 0.0, 1.0], "query_index": [0, 0, 1, 1]}
+
+
 def test_binary_vectors_are_compared_by_hamming_distance(tmp_path: Path) -> None:
     schema = pa.schema([("id", pa.int64()), ("bits", pa.list_(pa.uint8(), 8))])
     random = np.random.default_rng(1)
@@ -359,6 +369,7 @@ def test_a_search_that_does_not_fit_the_table_is_invalid(
         (pa.uint8(), np.array([-1, 1]), "not a vector of 2 numbers of type uint8"),
         (pa.float16(), [1e6, 1.0], "not finite as halffloat"),
         (pa.float32(), [1e39, 1.0], "not finite as float"),
+        (pa.float32(), np.array([1j, 1.0]), "not a vector of 2 numbers of type float"),
     ],
 )
 def test_a_query_that_would_become_another_vector_is_invalid(

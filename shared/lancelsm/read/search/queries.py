@@ -82,9 +82,8 @@ def read_output(
     if len(set(names)) != len(names) or not names:
         raise Invalid("the list of columns is empty or names a column twice", table=uri, field="columns")
     condition = None if where is None else read_condition(where, columns=schema.columns, table=uri)
-    return SearchOutput(
-        k=k, columns=tuple(name for name in schema.names if name in names), names=tuple(names), where=condition
-    )
+    read = tuple(name for name in schema.names if name in names) or schema.primary_key[:1]  # keeps the number of rows
+    return SearchOutput(k=k, columns=read, names=tuple(names), where=condition)
 
 
 def read_vector(
@@ -222,6 +221,8 @@ def _vectors(
     try:
         if isinstance(value, pa.Array | pa.ChunkedArray):
             value = value.to_pylist()
+        if np.iscomplexobj(value):
+            raise ValueError("a number has an imaginary part")
         given = np.asarray(value, dtype=np.float64)
         with np.errstate(over="ignore", invalid="ignore"):
             array = np.asarray(value, dtype=item.to_pandas_dtype())
