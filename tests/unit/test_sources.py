@@ -206,6 +206,23 @@ def test_a_dataset_applies_filters_of_pyarrow(table: Table) -> None:
             unsupported([0])
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"columns": ["nope"]},
+        {"columns": [0]},
+        {"columns": "id"},
+        {"columns": {"twice": pc.field("id") * 2}},
+        {"filter": pc.field("nope") > 1},
+        {"filter": pc.starts_with(pc.field("id"), "a")},
+        {"filter": [True]},
+    ],
+)
+def test_what_a_dataset_can_not_read_is_invalid(table: Table, arguments: dict[str, Any]) -> None:
+    with pytest.raises(Invalid):
+        lancelsm.arrow_dataset(table).to_table(**arguments)
+
+
 number, text, byte, moment, odd = (pc.field(name) for name in ("x", "s", "u", "t", "a == 1) and (b"))
 
 

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.dataset
 
 from lancelsm.errors import Invalid
 from lancelsm.read.result import Rows
 from lancelsm.read.sources.arrow_filters import pushed
+from lancelsm.record.schema import unknown_column
 
 
 class Scannable(Protocol):
@@ -40,16 +42,20 @@ class TableScan:
     ) -> None:
         self._table = table
         self._as_sql = as_sql
-        self._columns = list(table.schema.names if columns is None else columns)
-        self._filter = filter
         schema = plain_schema(table)
+        self._columns = schema.names if columns is None else _known(columns, schema)
+        if filter is not None and not isinstance(filter, pc.Expression):
+            raise Invalid(
+                f"filter is of type {type(filter).__name__}", remedy="Give an expression of pyarrow", field="filter"
+            )
+        self._filter = filter
         self.dataset_schema = schema
         self.projected_schema = pa.schema([schema.field(name) for name in self._columns])
 
     def to_batches(self, limit: int | None = None) -> Iterator[pa.RecordBatch]:
         schema = self.dataset_schema
         condition = pushed(self._filter, schema, as_sql=self._as_sql)
-        extra = frozenset() if condition.whole else condition.columns
+        extra = frozenset() if condition.whole else frozenset(_known(condition.columns, schema))
         # A scan needs a column, also if the engine only counts rows.
         wanted = [name for name in schema.names if name in self._columns or name in extra] or schema.names[:1]
         rows = self._table.scan(columns=wanted, where=condition.where, limit=limit if condition.whole else None)
@@ -57,13 +63,19 @@ class TableScan:
         for batch in rows.to_batches():
             found = pa.Table.from_batches([batch])
             if not condition.whole:
-                found = found.filter(self._filter)
+                found = self._filtered(found)
             if left is not None:
                 found = found.slice(0, left)
                 left -= found.num_rows
             yield from self._projected(found)
             if left == 0:
                 return
+
+    def _filtered(self, rows: pa.Table) -> pa.Table:
+        try:
+            return rows.filter(self._filter)
+        except pa.ArrowException as cause:
+            raise Invalid(f"the filter can't be applied: {cause}", field="filter") from cause
 
     def _projected(self, rows: pa.Table) -> list[pa.RecordBatch]:
         if not self._columns:  # only such a batch keeps its number of rows
@@ -82,6 +94,21 @@ class TableScan:
 
     def count_rows(self) -> int:
         return sum(batch.num_rows for batch in self.to_batches())
+
+
+def _known(columns: Iterable[str], schema: pa.Schema) -> list[str]:
+    """Return the names of columns. Raises `Invalid` for one that the table does not have, and for other forms."""
+    if isinstance(columns, str | Mapping):
+        raise Invalid(
+            f"columns is of type {type(columns).__name__}",
+            remedy="Give a list of names; compute columns from the rows that are read",
+            field="columns",
+        )
+    names = list(columns)
+    for name in names:
+        if name not in schema.names:
+            raise unknown_column(name, schema.names)
+    return names
 
 
 class _Fragment:
