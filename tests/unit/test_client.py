@@ -566,6 +566,8 @@ def test_a_search_sends_its_vector_as_numbers() -> None:
     for vector in ([0.5, 1.0], np.array([0.5, 1.0], np.float32), pa.array([0.5, 1.0])):
         assert client.search("docs", vector, k=1) == client.search("docs", vector=vector, k=1) == aws.answer["rows"]
         assert aws.events[-1] == aws.events[-2] == {"table": "docs", "vector": [0.5, 1.0], "k": 1}
+    client.search("docs", [np.array([0.5]), (np.float32(1.0),)])
+    assert aws.events[-1]["vector"] == [[0.5], [1.0]]
     client.search("docs", "late parcel", columns=["id"])
     assert aws.events[-1] == {"table": "docs", "text": "late parcel", "k": 10, "columns": ["id"]}
     for wrong in ({}, {"query": "a", "text": "b"}, {"query": [1.0], "vector": [1.0]}, {"vector": object()}):

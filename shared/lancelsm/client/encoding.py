@@ -190,7 +190,9 @@ def to_json_value(value: Any) -> Any:
 
 
 def to_list(vector: Any) -> Any:
-    """Return the numbers of an array of numpy, pyarrow, torch or polars as a list; a list or None as it is."""
+    """Return the numbers of an array of numpy, pyarrow, torch or polars, or of a list of arrays, as lists."""
+    if isinstance(vector, list | tuple):
+        return [to_list(one) for one in vector]
     for name in ("to_pylist", "tolist", "to_list"):
         if callable(convert := getattr(vector, name, None)):
             return convert()
