@@ -15,6 +15,7 @@ import lancelsm
 from lancelsm.admin.clone import clone_snapshot
 from lancelsm.compaction.maintenance import optimize_table
 from lancelsm.compaction.snapshot_regions import snapshot_regions
+from lancelsm.dataset import region_snapshots
 from lancelsm.dataset.base_table import MEM_WAL_INDEX, open_base
 from lancelsm.dataset.region_snapshots import read_region_snapshot
 from lancelsm.objects.filesystem import LocalStore
@@ -188,6 +189,17 @@ def test_a_base_without_its_mem_wal_index_has_none(tmp_path: Path) -> None:
 
     assert not snapshot_regions(process.writing._handle)
     assert open_base(uri=process.writing.uri).version == before
+
+
+def test_a_damaged_snapshot_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(region_snapshots, "INLINE_MOST", 1)
+    process = Process(tmp_path / "table")
+    (stored,) = Path(process.writing.uri).glob("_indices/*/index.lance")
+    for body in (b"", stored.read_bytes()[:-40] + bytes(40)):
+        stored.write_bytes(body)
+
+        assert by_key(process.just_started().scan(**EVENTUAL).to_arrow()) == NEWEST
+        assert process.calls()["registry.read"] == 2
 
 
 @pytest.mark.rest

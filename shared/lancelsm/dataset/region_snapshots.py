@@ -19,6 +19,7 @@ from lancelsm.dataset.base_table import BaseTable
 from lancelsm.dataset.indexes import change_details
 from lancelsm.dataset.merged_generations import read_details
 from lancelsm.dataset.native import native_errors, read_errors
+from lancelsm.errors import Corrupt
 from lancelsm.generated.lance.table_pb2 import MemWalIndexDetails
 from lancelsm.objects import ObjectStore, Written
 
@@ -62,7 +63,7 @@ def write_region_snapshot(base: BaseTable, rows: pa.Table, *, taken: float, obje
 
 
 def read_region_snapshot(base: BaseTable, *, objects: ObjectStore) -> StoredSnapshot | None:
-    """Read the newest snapshot of the regions; None if there is none that can be read.
+    """Read the newest snapshot of the regions; None if it is missing or damaged, so that readers read the heads.
 
     Raises:
         Corrupt: the manifest of the base can't be read.
@@ -78,7 +79,11 @@ def read_region_snapshot(base: BaseTable, *, objects: ObjectStore) -> StoredSnap
         if found is None:
             return None
         body = found.body
-    return StoredSnapshot(taken=stored.message.snapshot_ts_millis / 1000, rows=_decoded(body, base.uri))
+    try:
+        rows = _decoded(body, base.uri)
+    except Corrupt:
+        return None
+    return StoredSnapshot(taken=stored.message.snapshot_ts_millis / 1000, rows=rows)
 
 
 def _key(identity: str) -> str:
