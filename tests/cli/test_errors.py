@@ -104,7 +104,7 @@ def test_a_call_without_a_command_prints_help(run: Run, arguments: tuple[str, ..
 
     assert done.code == 2
     assert "Commands" in done.out
-    assert "Traceback" not in done.err
+    assert done.err == ""
 
 
 def test_an_unknown_output_format_is_wrong_usage(run: Run) -> None:

@@ -179,11 +179,28 @@ def test_a_table_is_created_with_indexes(tmp_path: Path) -> None:
     check_promise(table)
 
 
+def test_vectors_without_a_fixed_length_are_refused_with_the_type_to_use(tmp_path: Path) -> None:
+    table = lancelsm.create(tmp_path / "table", [{"id": 1, "tags": ["a"], "vec": [0.5, 1.0]}], primary_key="id")
+    calls: tuple[Callable[[], object], ...] = (
+        lambda: table.create_index("vec", kind="ivf_flat"),
+        lambda: lancelsm.create(tmp_path / "other", table.scan(), primary_key="id", indexes={"vec": "IVF_SQ"}),
+        lambda: table.search([0.5, 1.0]),
+        lambda: table.search([0.5, 1.0], column="vec"),
+    )
+    for call in calls:
+        with pytest.raises(Invalid, match=r"pa\.list_\(pa\.float32\(\), LENGTH\) for 'vec'"):
+            call()
+    for call in (lambda: table.create_index("vec", kind="BTREE"), lambda: table.create_index("tags", kind="IVF_FLAT")):
+        with pytest.raises(Invalid, match="Check kind, column and options"):
+            call()
+
+
 @pytest.mark.parametrize(
     ("indexes", "problem"),
     [
         ({"nope": "IVF_FLAT"}, "nope"),
         ({"text": "IVF_FLAT"}, "text"),
+        ({"text": "WRONG"}, r"built: Only "),
         ({"text": "INVERTED", "vec": {"kind": "IVF_PQ", "num_sub_vectors": 3}}, "num_sub_vectors"),
         ({"vec": {"kind": "IVF_FLAT", "metric": "nope"}}, "nope"),
         ({"vec": {"kind": "IVF_FLAT", "name": stored.KEY_INDEX}}, "reserved"),

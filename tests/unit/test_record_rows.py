@@ -129,6 +129,7 @@ COLUMNS = [
     ({**ROWS[0], "name": ["a", "b"]}, "'id' is a int, not a sequence of values .* or rows as a list of dicts"),
     (pa.table([[1], [1]], names=["id", "id"]), "duplicate column 'id'"),
     (pa.array([1, 2]), "can't be read as Arrow"),
+    (pd.DataFrame({"id": [1, "a"]}), "can't be read as Arrow: Could not convert 'a' .* column id"),
 ]
 
 

@@ -578,6 +578,7 @@ def test_a_scan_is_an_arrow_stream_that_can_be_read_once(tmp_path: Path) -> None
     assert sum(batch.num_rows for batch in table.scan().to_batches()) == 2
     assert table.scan().schema.names == COLUMNS.names
     assert table.scan(columns=["v"]).to_arrow().column_names == ["v"]
+    assert repr(table.scan(columns=["v"])).startswith("<lancelsm.Rows ['v']: read them once")
     rows = table.scan()
     assert rows.to_arrow().num_rows == 2
     with pytest.raises(Invalid, match="already read"):

@@ -135,14 +135,16 @@ def _report_error(error: Exception, *, as_json: bool) -> int:
     if isinstance(error, LsmError):
         code, document, text = error.exit_code, error.document(), f"{error.kind}: {error}"
     elif (usage := _usage(error)) is not None:
-        code, document, text = _USAGE, _document("Usage", usage, "See lancelsm --help"), f"{_help(error)}{usage}"
+        # Without any argument the help was printed, and there is no message.
+        text = f"{_help(error)}{usage}" if usage else ""
+        code, document = _USAGE, _document("Usage", usage, "See lancelsm --help")
     else:
         message = f"{type(error).__name__}: {error}"
         remedy = "This is a bug: set LANCELSM_TRACEBACK=1 to see the traceback, and report it"
         code, document, text = 1, _document("Internal", message, remedy), f"{message}. {remedy}"
     if as_json:
         print(json.dumps(document, ensure_ascii=False, default=str), flush=True)
-    else:
+    elif text:
         print(text, file=sys.stderr)
     return code
 

@@ -116,7 +116,8 @@ def _table(data: Any) -> Any:
         return pa.Table.from_batches([batch for batch in table.to_batches() if batch.num_rows], table.schema)
     # The producer of the stream chooses the exception, e.g. NotImplementedError for a type that it can't export.
     except (pa.ArrowException, TypeError, ValueError, NotImplementedError) as error:
-        raise Invalid(f"{type(data).__name__} can't be read as Arrow: {error}") from error
+        reason = ". ".join(map(str, error.args))
+        raise Invalid(f"{type(data).__name__} can't be read as Arrow: {reason}") from error
 
 
 def _slices(table: Any, *, op: Op, limit: int) -> Iterator[EncodedRows]:

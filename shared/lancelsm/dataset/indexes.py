@@ -199,7 +199,8 @@ def build_index(
         raise Invalid(
             f"there is an index {chosen!r}", remedy="Choose another name, or replace it", table=base.uri, field="name"
         )
-    with _building(f"the index {chosen!r} can't be built", table=base.uri):
+    remedy = (kind.upper().startswith(_VECTOR) and vectors_remedy(base.schema, column)) or _CHECK
+    with _building(f"the index {chosen!r} can't be built", table=base.uri, remedy=remedy):
         _build(_dataset(base), column=column, kind=kind.upper(), name=chosen, options=options)
     make_durable(base.uri)
     return chosen
@@ -215,9 +216,20 @@ def check_index(
     """
     chosen = _checked_name(schema, column, name, table=table)
     only = schema.columns.field(column)
-    with _on_no_rows(), _building(f"the index {chosen!r} can't be built", table=table):
+    remedy = (kind.upper().startswith(_VECTOR) and vectors_remedy(schema, column)) or _CHECK
+    with _on_no_rows(), _building(f"the index {chosen!r} can't be built", table=table, remedy=remedy):
         dataset = lance.write_dataset(pa.schema([pa.field(column, only.type)]).empty_table(), "memory://check")
         _build(dataset, column=column, kind=kind.upper(), name=chosen, options=options)
+
+
+def vectors_remedy(schema: TableSchema, *columns: str) -> str | None:
+    """Return how to create a table whose vectors can be searched, if one of the columns has lists without a length."""
+    for column in columns:
+        kind = schema.columns.field(column).type
+        lists = pa.types.is_list(kind) or pa.types.is_large_list(kind)
+        if lists and (pa.types.is_floating(kind.value_type) or pa.types.is_integer(kind.value_type)):
+            return f"Create the table with vectors of a fixed length: pa.list_(pa.float32(), LENGTH) for {column!r}"
+    return None
 
 
 @contextmanager
@@ -269,7 +281,7 @@ def _build(dataset: lance.LanceDataset, *, column: str, kind: str, name: str, op
 
 
 @contextmanager
-def _building(doing: str, *, table: str) -> Iterator[None]:
+def _building(doing: str, *, table: str, remedy: str = _CHECK) -> Iterator[None]:
     """Translate errors of Lance about the arguments of an index."""
     try:
         with native_errors(doing, table=table):
@@ -278,8 +290,9 @@ def _building(doing: str, *, table: str) -> Iterator[None]:
         raise
     # Lance checks an option where it uses it: a wrong one raises any other error of Python.
     except Exception as cause:
-        text = " ".join(str(part) for part in cause.args) or type(cause).__name__
-        raise Invalid(f"{doing}: {text}", remedy=_CHECK, table=table) from cause
+        args = cause.args[0] if cause.args and isinstance(cause.args[0], tuple) else cause.args
+        text = " ".join(str(part) for part in args) or type(cause).__name__
+        raise Invalid(f"{doing}: {text}", remedy=remedy, table=table) from cause
 
 
 def drop_base_index(base: BaseTable, name: str) -> None:

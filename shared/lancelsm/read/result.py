@@ -21,6 +21,9 @@ class Rows:
         self._stream = stream
         self._taken = False
 
+    def __repr__(self) -> str:
+        return f"<lancelsm.Rows {self.schema.names}: read them once, with to_arrow() or to_pandas()>"
+
     @property
     def schema(self) -> pa.Schema:
         return self._stream.schema

@@ -215,4 +215,5 @@ def _imported(read: Callable[[Any], Any], data: Any) -> Any:
         return read(data)
     # The error type depends on the producer of the stream: NotImplementedError means an unsupported type.
     except (pa.ArrowException, TypeError, ValueError, NotImplementedError) as error:
-        raise Invalid(f"{type(data).__name__} can't be read as Arrow: {error}") from error
+        reason = ". ".join(map(str, error.args))
+        raise Invalid(f"{type(data).__name__} can't be read as Arrow: {reason}") from error

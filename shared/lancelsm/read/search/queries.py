@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from lancelsm.common.shown import did_you_mean, shown
 from lancelsm.dataset.conditions import Condition, read_condition
-from lancelsm.dataset.indexes import BaseIndex
+from lancelsm.dataset.indexes import BaseIndex, vectors_remedy
 from lancelsm.dataset.search_reads import DISTANCE, SCORE, is_text_query
 from lancelsm.errors import Invalid
 from lancelsm.record.schema import TableSchema, unknown_column
@@ -185,7 +185,7 @@ def _vector_column(schema: TableSchema, indexes: Sequence[BaseIndex], column: st
             remedy = did_you_mean(column, schema.names, what="Its columns are")
             raise Invalid(f"the table has no column {column!r}", remedy=remedy, table=uri, field="column")
         if column not in fitting:
-            remedy = (
+            remedy = vectors_remedy(schema, column) or (
                 f"Name a column of vectors: {', '.join(fitting)}" if fitting else "The table has no column of vectors"
             )
             raise Invalid(f"the column {column!r} has no vectors", remedy=remedy, table=uri, field="column")
@@ -195,7 +195,9 @@ def _vector_column(schema: TableSchema, indexes: Sequence[BaseIndex], column: st
     if len(found) != 1:
         raise Invalid(
             f"{len(found)} columns have vectors: {', '.join(found)}" if found else "the table has no column of vectors",
-            remedy="Name the column" if found else "Give text, or another table",
+            remedy="Name the column"
+            if found
+            else vectors_remedy(schema, *schema.names) or "Give text, or another table",
             table=uri,
             field="column",
         )
