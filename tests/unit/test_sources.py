@@ -44,6 +44,10 @@ CONDITIONS = (
     "id in (1, 3) or x is null",
     f"id in ({', '.join(map(str, range(5, 60)))})",
     "x not in (1, 2, 3, 4, 5)",
+    "i not in (1, 2, 3, 4, 5) or n = 9",  # no condition of the scan: the source itself filters the rows of DataFusion
+    "x not in (1, 2, 3, 4, 5) or n = 9",
+    "not (x <= 5 and n > 1)",
+    "(x > 5 or f > 5 or x = 0) and n <> 7",
     "i not in (1, 2, 3, 4, 5)",
     "s not in ('a', 'b', 'c', 'd', 'e')",
     "x > 5",

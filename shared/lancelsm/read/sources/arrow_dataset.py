@@ -12,6 +12,7 @@ import pyarrow.dataset
 from lancelsm.errors import Invalid
 from lancelsm.read.result import Rows
 from lancelsm.read.sources.arrow_filters import pushed
+from lancelsm.read.sources.sql_filter import filtered_as_sql
 from lancelsm.record.schema import unknown_column
 
 
@@ -73,7 +74,7 @@ class TableScan:
 
     def _filtered(self, rows: pa.Table) -> pa.Table:
         try:
-            return rows.filter(self._filter)
+            return filtered_as_sql(rows, self._filter) if self._as_sql else rows.filter(self._filter)
         except pa.ArrowException as cause:
             raise Invalid(f"the filter can't be applied: {cause}", field="filter") from cause
 
