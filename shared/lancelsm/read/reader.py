@@ -213,16 +213,13 @@ def _rows(
         found = rows.filter(alive).drop_columns([TOMBSTONE])
         return found if where is None else where.matching(found, table=uri)
 
+    if limit is not None and where is None:
+        levels = _enough(levels, limit, trace)
     tails = [level.tail for level in levels if level.tail is not None]
-    if limit is not None and where is None and sum(tail.live_rows for tail in tails) >= limit:
-        for level in levels:
-            if level.tail is None:
-                trace.skipped(level.name, "the log has enough rows")
-        levels = [level for level in levels if level.tail is not None]
     read_once: dict[str | None, list[pa.RecordBatch]] = {}
     hold = where is None and limit is None and sum(level.size for level in levels) <= _HELD_BYTES
 
-    def keys_of(level: _Level) -> pa.Table:
+    def level_keys(level: _Level) -> pa.Table:
         if level.tail is not None:
             return level.tail.keys
         batches = list(_read(view, level, uri=uri, columns=wanted if hold else (), trace=trace))
@@ -234,7 +231,7 @@ def _rows(
     with trace.step("keys above the base"):
         above = kept.get_or_make(
             ("newest", view.identity, tuple(level.path for level in levels)),
-            lambda: NewestLevels.of(((level.number, keys_of(level)) for level in levels), schema),
+            lambda: NewestLevels.of(((level.number, level_keys(level)) for level in levels), schema),
             size=lambda made: made.nbytes,
         )
     for tail in tails:
@@ -254,6 +251,17 @@ def _rows(
     stored = scan_base(view.base, columns=read, where=where, trace=trace)
     for rows in trace.steps("base", _gathered(stored, at_least)):
         yield rows.filter(pa.array(above.level_of(rows) == ABSENT))  # guard: newer row hides a row of the base
+
+
+def _enough(levels: list[_Level], limit: int, trace: Trace) -> list[_Level]:
+    """Return the levels that a scan without a condition needs: only the logs if they have as many rows."""
+    logs = [level for level in levels if level.tail is not None]
+    if sum(level.tail.live_rows for level in logs if level.tail is not None) < limit:
+        return levels
+    for level in levels:
+        if level.tail is None:
+            trace.skipped(level.name, "the log has enough rows")
+    return logs
 
 
 def _needed(
