@@ -273,7 +273,7 @@ def _check_same_table(base: BaseTable, schema: TableSchema, wanted: BaseFacts, r
     if base.facts is None:
         raise Invalid(
             "a Lance dataset is there that is not a lancelsm table",
-            remedy="Choose another location, or adopt the dataset: lancelsm region adopt",
+            remedy="Choose another location. If the dataset has a MemWAL index, adopt it: lancelsm region adopt",
             table=location,
         )
     if shared_directories(base):  # its facts may still be those of its source

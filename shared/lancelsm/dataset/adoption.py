@@ -38,7 +38,8 @@ def read_adoptable(*, uri: str, objects: ObjectStore, storage_options: StorageOp
     base = open_base(uri=uri, storage_options=storage_options)
     details = base.mem_wal_index()
     if details is None:
-        raise Invalid("the dataset has no MemWAL index", remedy="Create a table of its rows: lancelsm init", table=uri)
+        remedy = "Copy its rows: lancelsm.create(OTHER_URI, lance.dataset(URI).scanner().to_reader(), primary_key=KEY)"
+        raise Invalid("the dataset has no MemWAL index", remedy=remedy, table=uri)
     if not base.schema.primary_key:
         raise Invalid("the dataset declares no primary key", remedy="Declare one in its field metadata", table=uri)
     specs = [spec for spec in details["sharding_specs"] if spec["spec_id"]]
