@@ -906,7 +906,7 @@ class Table:
             staleness = read_staleness(consistency, max_staleness, interval=self.settings.collect_interval_seconds)
         if staleness is not None and self._at is not None:
             raise Invalid(
-                "a snapshot always has the same rows, so its reads have no consistency",
+                "a snapshot always has the same rows, so its reads take no consistency",
                 remedy="Leave out consistency and max_staleness",
                 table=self.uri,
                 snapshot=self._at.name,

@@ -131,7 +131,7 @@ def warn(handle: TableHandle, problems: Sequence[TableProblem], *, stacklevel: i
         warnings.warn(LsmWarning(f"{handle.context.uri}: {text}"), stacklevel=stacklevel + 1)
 
 
-def _adopt(handle: TableHandle) -> str:
+def _adopt_remedy(handle: TableHandle) -> str:
     return f"Stop that writer, then: lancelsm region adopt {handle.context.uri}"
 
 
@@ -146,7 +146,7 @@ def _shards(
             kind=ProblemKind.SHARD,
             message=f"another tool writes to shard {shard.region.id}, which is not a region of the table, so no read "
             "returns its rows",
-            remedy=_adopt(handle),
+            remedy=_adopt_remedy(handle),
             region=shard.region.id,
         )
 

@@ -74,10 +74,11 @@ class View:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Known:
-    """What a reader read before it takes a view, during the same read: it is not read again at the first try.
+    """What a read has just read when it takes a view: the first try does not read it again.
 
-    `heads` are the heads of regions, None for a region without one. `parts` are of regions whose head is still the one
-    with which the part was taken.
+    Args:
+        heads: the heads of regions; None for a region that has none.
+        parts: the rows of regions whose heads have not changed since these were read.
     """
 
     heads: Mapping[RegionId, Head | None] = field(default_factory=dict)

@@ -93,7 +93,7 @@ def _time(value: Any, name: str, kind: pa.DataType | None) -> Any:
 
 
 def _has(kind: pa.DataType, name: str) -> bool:
-    """Return whether a column of this type can have times of this class, or lack one."""
+    """Return whether a column of this type can have values of this class; NaT is the null of every type of time."""
     dates = bool(pa.types.is_timestamp(kind) or pa.types.is_date(kind))
     durations = bool(pa.types.is_duration(kind))
     if name == "NaTType":
