@@ -192,10 +192,10 @@ def interrupt(
 
 @pytest.mark.rest
 @pytest.mark.parametrize("step", BESIDE)
-def test_another_operation_before_any_call_has_only_its_own_effect(step: str, tmp_path: Path) -> None:
+def test_another_operation_before_every_second_call_has_only_its_own_effect(step: str, tmp_path: Path) -> None:
     start = before(step, tmp_path / "start")
     others = itertools.cycle(OTHERS)
-    for call, other in zip(calls(start, step, tmp_path / "well"), others, strict=False):
+    for call, other in zip(calls(start, step, tmp_path / "well")[::2], others, strict=False):
         interrupt(start, step, tmp_path / str(call.index), call, other)
 
 
