@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import shutil
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,10 @@ import lance
 import pyarrow as pa
 import pytest
 
+from lancelsm.common.layout import KEY_INDEX_FILES
 from lancelsm.dataset.conditions import read_condition
 from lancelsm.dataset.fields import numbering
-from lancelsm.dataset.generation import check_generation, lookup_generation, read_generation
+from lancelsm.dataset.generation import check_generation, lookup_generation, possible_keys, read_generation
 from lancelsm.errors import Corrupt, Invalid
 from lancelsm.record.rowsum import row_setsum
 from lancelsm.record.schema import FIELD_ID, TOMBSTONE, TableSchema
@@ -260,3 +262,16 @@ def test_a_key_index_that_leads_to_rows_with_other_keys_is_corrupt(tmp_path: Pat
 
     with pytest.raises(Corrupt, match="rows with other keys"):
         lookup_generation(uri=ours, schema=ORDERS, keys=pa.table({"id": [103]}))
+
+
+@pytest.mark.parametrize("name", ["key_filter.bin", "bloom_filter.bin", *KEY_INDEX_FILES])
+def test_the_error_of_a_cut_filter_or_key_index_names_it(tmp_path: Path, name: str) -> None:
+    uri = write(tmp_path / "g", ORDERS, stored_rows(ORDERS, {"id": 1}))
+    file = Path(uri, name)
+    file.write_bytes(file.read_bytes()[:1])
+    lookup = partial(possible_keys, filter_blocks=1) if name == "key_filter.bin" else lookup_generation
+
+    with pytest.raises(Corrupt) as raised:
+        lookup(uri=uri, schema=ORDERS, keys=pa.table({"id": pa.array([1], pa.int64())}))
+
+    assert raised.value.where["object"] == f"{uri}/{name.partition('/')[0]}"

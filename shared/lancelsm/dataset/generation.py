@@ -210,7 +210,8 @@ def lookup_generation(
     keys = keys.select(list(schema.primary_key)).cast(schema.key)
     with read_errors("the generation can't be read", object=uri):
         files = _files(uri, storage_options)
-        bloom = _bloom(files) if is_filterable(keys.schema) and not filtered else None
+        with read_errors("the bloom filter of the generation can't be read", object=f"{uri}/{_BLOOM}"):
+            bloom = _bloom(files) if is_filterable(keys.schema) and not filtered else None
         if bloom is not None:
             if bloom_setsum is not None and Setsum.of_item(bloom) != bloom_setsum:
                 raise Corrupt(
@@ -222,7 +223,8 @@ def lookup_generation(
         if keys.num_rows == 0:
             return wanted.empty_table()
         values = key_column(keys, schema.primary_key)
-        found = find_rows(files=files, values=values)
+        with read_errors("the key index of the generation can't be read", object=f"{uri}/{KEY_INDEX}"):
+            found = find_rows(files=files, values=values)
         if found is not None and len(found) == 0:
             return wanted.empty_table()
         dataset = _open(uri, storage_options)
@@ -259,7 +261,7 @@ def possible_keys(
     """
     _check_links(uri, (KEY_FILTER,))
     keys = keys.select(list(schema.primary_key)).cast(schema.key)
-    with read_errors("the generation can't be read", object=uri):
+    with read_errors("the key filter of the generation can't be read", object=f"{uri}/{KEY_FILTER}"):
         likely = may_have(_files(uri, storage_options), keys, blocks=filter_blocks, uri=uri, kept=kept, trace=trace)
         return keys.filter(pa.array(likely))
 
