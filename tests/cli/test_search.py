@@ -32,13 +32,13 @@ def test_reads_are_explained_instead_of_printed(tmp_path: Path, run: Run, as_jso
     counted = as_json("scan", table.uri, "--explain", "--count")
     few = as_json("scan", table.uri, "--explain", "--count", "--limit", "3")
     looked_up = as_json("get", table.uri, "--explain", "--key", "7")
-    searched = run("search", table.uri, "--explain", "--vector", json.dumps(vector(7)), "--k", "2")
+    searched = run("search", table.uri, "--explain", "--vector", json.dumps(vector(7)), "--k", "1")
 
     assert scanned["rows"] == looked_up["rows"] == 1
     assert counted["rows"] == table.scan().to_arrow().num_rows
     assert few["rows"] == 3
     assert looked_up["levels"][0]["rows"] == 1
-    assert searched.out.startswith("2 rows, from version ")
+    assert searched.out.startswith("1 row, from version ")
 
 
 def test_init_creates_indexes(tmp_path: Path, as_json: Json, run: Run) -> None:

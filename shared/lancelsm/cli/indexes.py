@@ -88,4 +88,6 @@ def _decoded(value: str) -> Any:
 
 
 def _state(index: IndexStatus) -> str:
-    return f"{index.rows:,} rows of the base, {index.rows_without:,} rows without it"
+    from lancelsm.cli.text import counted
+
+    return f"{counted(index.rows, 'row')} of the base, {counted(index.rows_without, 'row')} without it"

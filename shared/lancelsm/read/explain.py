@@ -232,12 +232,15 @@ def skipped_regions(
     return RegionFilter(key_boxes(where, config.schema), config.regions, config.schema).split(left_out)[1]
 
 
+def _rows(number: int) -> str:
+    return "1 row" if number == 1 else f"{number:,} rows"
+
+
 def _text(found: Explanation) -> Iterator[str]:
-    yield f"{found.rows:,} rows, from version {found.base_version} of the base"
+    yield f"{_rows(found.rows)}, from version {found.base_version} of the base"
     yield "levels:"
     for level in found.levels:
-        rows = "rows not recorded" if level.rows is None else f"{level.rows:,} rows"
-        yield f"  {level.name}: {rows}"
+        yield f"  {level.name}: {'rows not recorded' if level.rows is None else _rows(level.rows)}"
     for title, skipped in (
         ("skipped regions", [(one.region, one.why) for one in found.skipped_regions]),
         ("skipped levels", [(one.level, one.why) for one in found.skipped_levels]),
@@ -248,7 +251,7 @@ def _text(found: Explanation) -> Iterator[str]:
             yield from (f"  {count:,}: {why}" for why, count in by_reason.items())
     yield f"indexes: {', '.join(found.indexes) or 'none'}"
     for column, rows_without in found.rows_without_index.items():
-        yield f"  {column}: {rows_without:,} rows are searched without an index"
+        yield f"  {column}: {_rows(rows_without)} searched without an index"
     yield "requests:"
     yield from (f"  {one.kind}: {one.count:,}, {one.bytes:,} bytes" for one in found.requests)
     yield "steps:"

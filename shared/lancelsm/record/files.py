@@ -60,7 +60,7 @@ def read_file(path: str, *, schema: pa.Schema | None) -> pa.Table:
             raise Invalid("the file is empty", file=path)
         return read(file, schema)
     except (OSError, pa.ArrowException, UnicodeError) as error:
-        reason = str(error).partition("\n")[0]
+        reason = getattr(error, "strerror", None) or str(error).partition("\n")[0]
         raise Invalid(f"{path} can't be read as {file.suffix[1:]}: {reason}", file=path) from error
     except Invalid as error:
         error.where["file"] = path
