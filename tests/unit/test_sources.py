@@ -210,6 +210,12 @@ def test_a_dataset_applies_filters_of_pyarrow(table: Table) -> None:
             unsupported([0])
 
 
+@pytest.mark.parametrize("source", ["arrow_dataset", "duckdb_relation", "datafusion_table", "polars_frame"])
+def test_a_source_needs_an_open_table(source: str) -> None:
+    with pytest.raises(Invalid, match="table is of type str"):
+        getattr(lancelsm, source)("directory/of/a/table")
+
+
 @pytest.mark.parametrize(
     "arguments",
     [

@@ -26,7 +26,11 @@ class Scannable(Protocol):
 
 
 def plain_schema(table: Scannable) -> pa.Schema:
-    """Return the columns without metadata."""
+    """Return the columns without metadata. Raises `Invalid` for an object that is no table of lancelsm."""
+    if not (hasattr(table, "schema") and hasattr(table, "scan")):
+        raise Invalid(
+            f"table is of type {type(table).__name__}", remedy="Give an open table: lancelsm.open(uri)", field="table"
+        )
     return pa.schema([field.remove_metadata() for field in table.schema])
 
 
@@ -133,6 +137,7 @@ class ArrowDataset(pyarrow.dataset.Dataset):  # type: ignore[misc]
     """A table as a `pyarrow.dataset.Dataset`. Each read scans the table as it is then."""
 
     def __init__(self, table: Scannable) -> None:
+        plain_schema(table)
         self._table = table
 
     def __repr__(self) -> str:
