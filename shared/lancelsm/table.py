@@ -535,8 +535,8 @@ class Table:
                 vectors, INVERTED for text, BTREE, BITMAP, LABEL_LIST, NGRAM, ZONEMAP or BLOOMFILTER for conditions.
             name: by default the name of the column and `_idx`.
             replace: replace an index of this name. Without it such an index is `Invalid`.
-            options: Lance's options for this kind, such as `metric`, `num_partitions`, `num_sub_vectors` or
-                `with_position`.
+            options: Lance's options for this kind, such as `metric`, `num_partitions`, `with_position`, or
+                `num_sub_vectors`, which PQ needs. For vectors Lance ignores an option that it does not know.
 
         Raises:
             Invalid: unknown column, a kind or option that Lance refuses for it, or the name is taken.
