@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import datetime
+from functools import reduce
+from operator import or_
 from typing import Any
 
 import datafusion
@@ -208,6 +210,22 @@ def test_a_dataset_applies_filters_of_pyarrow(table: Table) -> None:
     for unsupported in (dataset.take, dataset.filter, dataset.sort_by, dataset.join, dataset.replace_schema):
         with pytest.raises(Invalid):
             unsupported([0])
+
+
+@pytest.mark.parametrize("field", [pc.field, pl.col])
+def test_a_filter_of_any_length_and_depth_is_applied(recorded: Recorded, field: Any) -> None:
+    values = range(2, 60)
+    flat = reduce(or_, (field("id") == value for value in values))
+    from_right = reduce(lambda one, other: other | one, (field("id") == value for value in values))
+    deep = reduce(lambda one, value: (one | (field("id") == value)) & (field("id") != -value), values, field("id") == 1)
+
+    for condition, is_pushed in ((flat, True), (from_right, True), (deep, False)):
+        if field is pc.field:
+            found = lancelsm.arrow_dataset(recorded).count_rows(filter=condition)
+        else:
+            found = lancelsm.polars_frame(recorded).filter(condition).collect().height
+        assert found == sum(key in values or (key == 1 and condition is deep) for key in ROWS["id"].to_pylist())
+        assert (recorded.scans[-1]["where"] is not None) == is_pushed
 
 
 @pytest.mark.parametrize("source", ["arrow_dataset", "duckdb_relation", "datafusion_table", "polars_frame"])

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import datetime
 import math
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,6 +31,7 @@ _COMPARISONS = {
     "greater_equal": ">=",
 }
 _SWAPPED = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}
+_DEEPEST = 12  # Lance's parser takes about 20
 _PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 _EPOCH = datetime.datetime(1970, 1, 1)  # noqa: DTZ001 - the zone is added as text
 
@@ -77,6 +79,8 @@ def pushed(filter: Any, schema: pa.Schema, *, as_sql: bool = False) -> Pushed:  
         return Pushed(where=None, whole=False, columns=frozenset(schema.names))
     columns = frozenset(_names(tree))
     found = _Converter(schema, as_sql=as_sql).condition(tree)
+    if found.sql is not None and is_deep(found.sql):
+        found = _UNKNOWN
     if found.exact and (as_sql or not found.floats):
         return Pushed(where=found.sql, whole=True, columns=columns)
     return Pushed(where=None if found.floats else found.sql, whole=False, columns=columns)
@@ -99,10 +103,10 @@ class _Converter:
         match node:
             case FieldNode() if (kind := self._type(node)) is not None and pa.types.is_boolean(kind):
                 return _Condition(_quoted(node.name), exact=True)
-            case CallNode("and_kleene", (left, right)):
-                return self._both(self.condition(left), self.condition(right))
-            case CallNode("or_kleene", (left, right)):
-                return self._one_of(self.condition(left), self.condition(right))
+            case CallNode("and_kleene"):
+                return self._all([self.condition(one) for one in _operands(node)])
+            case CallNode("or_kleene"):
+                return self._one_of([self.condition(one) for one in _operands(node)])
             case CallNode("invert", (one,)):
                 inner = self.condition(one)
                 return _Condition(f"NOT ({inner.sql})", exact=True, floats=inner.floats) if inner.exact else _UNKNOWN
@@ -126,14 +130,16 @@ class _Converter:
         known = not column.nested and column.name in self.schema.names and "`" not in column.name
         return self.schema.field(column.name).type if known else None
 
-    def _both(self, left: _Condition, right: _Condition) -> _Condition:
-        known = [f"({one.sql})" for one in (left, right) if one.sql is not None]
-        return _Condition(" AND ".join(known) or None, left.exact and right.exact, left.floats or right.floats)
+    def _all(self, parts: Sequence[_Condition]) -> _Condition:
+        known = [f"({one.sql})" for one in parts if one.sql is not None]
+        exact, floats = all(one.exact for one in parts), any(one.floats for one in parts)
+        return _Condition(" AND ".join(known) or None, exact, floats)
 
-    def _one_of(self, left: _Condition, right: _Condition) -> _Condition:
-        if left.sql is None or right.sql is None:
+    def _one_of(self, parts: Sequence[_Condition]) -> _Condition:
+        if any(one.sql is None for one in parts):
             return _UNKNOWN
-        return _Condition(f"({left.sql}) OR ({right.sql})", left.exact and right.exact, left.floats or right.floats)
+        exact, floats = all(one.exact for one in parts), any(one.floats for one in parts)
+        return _Condition(" OR ".join(f"({one.sql})" for one in parts), exact, floats)
 
     def _comparison(self, operator: str, left: Node, right: Node) -> _Condition:
         if not isinstance(left, FieldNode):
@@ -158,6 +164,28 @@ class _Converter:
             return _UNKNOWN
         sql = f"{_quoted(column.name)} IN ({', '.join(one for one in values if one)})"
         return _Condition(sql, exact=exact, floats=pa.types.is_floating(kind))
+
+
+def _operands(node: CallNode) -> list[Node]:
+    """Return the operands of nested calls of one function, in order."""
+    found: list[Node] = []
+    left: list[Node] = [node]
+    while left:
+        one = left.pop()
+        if isinstance(one, CallNode) and one.function == node.function:
+            left += reversed(one.arguments)
+        else:
+            found.append(one)
+    return found
+
+
+def is_deep(condition: str) -> bool:
+    """Return whether parentheses are nested so deeply that Lance's parser may refuse the condition."""
+    depth = most = 0
+    for mark in re.findall(r"'(?:[^']|'')*'|`[^`]*`|[()]", condition):
+        depth += {"(": 1, ")": -1}.get(mark, 0)
+        most = max(most, depth)
+    return most > _DEEPEST
 
 
 def _quoted(name: str) -> str:

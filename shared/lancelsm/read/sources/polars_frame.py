@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from lancelsm.errors import Invalid
 from lancelsm.read.sources.arrow_dataset import Scannable, plain_schema
-from lancelsm.read.sources.arrow_filters import in_range, text_literal
+from lancelsm.read.sources.arrow_filters import in_range, is_deep, text_literal
 
 _COMPARISONS = {"Eq": "=", "NotEq": "!=", "Lt": "<", "LtEq": "<=", "Gt": ">", "GtEq": ">="}
 _INTEGERS = re.compile(r"U?Int(8|16|32|64)")
@@ -59,17 +59,18 @@ def polars_condition(predicate: Any, schema: pa.Schema) -> str | None:
         tree = json.loads(predicate.meta.serialize(format="json"))
     except Exception:  # noqa: BLE001 - a version of polars that shows its expressions otherwise
         return None
-    return _condition(tree, schema)
+    found = _condition(tree, schema)
+    return None if found is None or is_deep(found) else found
 
 
 def _condition(node: Any, schema: pa.Schema) -> str | None:
     match node:
-        case {"BinaryExpr": {"left": left, "op": "And" | "LogicalAnd", "right": right}}:
-            known = [f"({one})" for one in (_condition(left, schema), _condition(right, schema)) if one]
+        case {"BinaryExpr": {"op": "And" | "LogicalAnd" as operator}}:
+            known = [f"({one})" for one in (_condition(part, schema) for part in _operands(node, operator)) if one]
             return " AND ".join(known) or None
-        case {"BinaryExpr": {"left": left, "op": "Or" | "LogicalOr", "right": right}}:
-            one, other = _condition(left, schema), _condition(right, schema)
-            return f"({one}) OR ({other})" if one and other else None
+        case {"BinaryExpr": {"op": "Or" | "LogicalOr" as operator}}:
+            parts = [_condition(part, schema) for part in _operands(node, operator)]
+            return " OR ".join(f"({one})" for one in parts) if all(parts) else None
         case {"BinaryExpr": {"left": {"Column": str(name)}, "op": str(operator), "right": {"Literal": literal}}}:
             return _comparison(name, _COMPARISONS.get(operator), literal, schema)
         case {
@@ -83,6 +84,19 @@ def _condition(node: Any, schema: pa.Schema) -> str | None:
         case {"Function": {"input": [{"Column": str(name)}], "function": {"Boolean": "IsNull" | "IsNotNull" as test}}}:
             return _test(name, "IS NULL" if test == "IsNull" else "IS NOT NULL", schema)
     return None
+
+
+def _operands(node: Any, operator: str) -> list[Any]:
+    """Return the operands of nested expressions with one operator, in order."""
+    found, left = [], [node]
+    while left:
+        one = left.pop()
+        match one:
+            case {"BinaryExpr": {"left": first, "op": same, "right": second}} if same == operator:
+                left += [second, first]
+            case _:
+                found.append(one)
+    return found
 
 
 def _test(name: str, test: str, schema: pa.Schema) -> str | None:
