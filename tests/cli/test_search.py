@@ -63,7 +63,7 @@ def test_search_by_vector_by_text_and_by_both(tmp_path: Path, run: Run) -> None:
     table.create_index("text", kind="INVERTED")
     table.upsert(rows([7], version=1))
     file = tmp_path / "query.json"
-    file.write_text(json.dumps(vector(10_007)))
+    file.write_text("\ufeff" + json.dumps(vector(10_007)))
 
     near = run("search", table.uri, "--vector", file, "--k", 2, "--columns", "id,_distance", "--output", "json").rows
     best = run("search", table.uri, "--text", "item107", "--columns", "id,_score", "--output", "json").rows
@@ -76,5 +76,6 @@ def test_search_by_vector_by_text_and_by_both(tmp_path: Path, run: Run) -> None:
     assert len(near) == 2
     assert [one["id"] for one in best] == [7]
     assert [one["id"] for one in both] == [7]
-    assert run("search", table.uri, "--vector", "[1, ").code == 2
+    for wrong in ("[1, ", "[" * 100_000):
+        assert run("search", table.uri, "--vector", wrong).code == 2
     assert run("search", table.uri).code == 1

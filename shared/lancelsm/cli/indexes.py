@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,6 +9,7 @@ import typer
 
 from lancelsm.cli.arguments import Uri
 from lancelsm.cli.session import Session, command, pairs
+from lancelsm.common.json_text import parse_json
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -82,7 +82,7 @@ def index_options(texts: Mapping[str, str]) -> dict[str, Any]:
 
 def _decoded(value: str) -> Any:
     try:
-        return json.loads(value)
+        return parse_json(value)
     except ValueError:
         return value
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,6 +9,7 @@ import typer
 
 from lancelsm.cli.arguments import At, Explain, Uri
 from lancelsm.cli.session import Session, command, names
+from lancelsm.common.json_text import parse_json
 
 commands = typer.Typer()
 
@@ -70,7 +70,7 @@ def _numbers(given: str) -> Any:
     """Read a JSON list from the argument itself, a file, or stdin."""
     try:
         text = given if given.lstrip().startswith("[") else _read(given)
-        found = json.loads(text)
+        found = parse_json(text)
     except (OSError, ValueError) as error:
         raise typer.BadParameter(f"not a JSON list of numbers: {error}", param_hint="--vector") from error
     if not isinstance(found, list):
