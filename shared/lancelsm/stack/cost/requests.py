@@ -33,8 +33,8 @@ FLUSH: Final = Requests(object_writes=15, object_reads=14, record_writes=1, reco
 FLUSH_ENTRY: Final = Requests(object_reads=1)  # in addition for each entry in it
 MERGE: Final = Requests(object_writes=13, object_reads=32 + 1 / 3, record_writes=5, record_reads=6)  # in process
 MERGE_GENERATION: Final = Requests(object_writes=1, object_reads=17 + 2 / 3)  # in addition for each generation in it
-COLLECT: Final = Requests(object_writes=41, object_reads=59, record_writes=7, record_reads=32)  # one round
+COLLECT: Final = Requests(object_writes=44, object_reads=64, record_writes=8, record_reads=32)  # one round
 COLLECT_ENTRY: Final = Requests(object_reads=2)  # in addition for each deleted entry
 COLLECT_GENERATION: Final = Requests(object_writes=1)  # in addition for each deleted generation
-COLLECT_KEPT: Final = Requests(object_reads=12)  # in addition for each merge whose versions of the base are kept
-COLLECT_GONE: Final = Requests(object_reads=12)  # in addition for each merge whose versions are deleted
+COLLECT_KEPT: Final = Requests(object_reads=14)  # in addition for each merge whose versions of the base are kept
+COLLECT_GONE: Final = Requests(object_reads=14)  # in addition for each merge whose versions are deleted
