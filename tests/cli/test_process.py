@@ -46,7 +46,7 @@ SLOW_TO_LOAD = ("lance", "numpy", "pandas", "rich", "google.protobuf", "lancelsm
 
 
 @pytest.mark.parametrize("command", ["write", "delete --key", "delete --keys"])
-@pytest.mark.one_case
+@pytest.mark.rest
 def test_a_command_that_touches_only_the_log_loads_little(command: str, orders: Path, as_json: Json) -> None:
     file = orders.with_name("one.csv")
     file.write_text("id,state,price\n7,new,\n" if command == "write" else "id\n7\n")
@@ -68,7 +68,7 @@ def test_a_command_that_touches_only_the_log_loads_little(command: str, orders: 
 
 
 @pytest.mark.parametrize("suffix", ["parquet", "csv", "ndjson", "arrow"])
-@pytest.mark.one_case
+@pytest.mark.rest
 def test_every_format_is_written_without_numpy(suffix: str, orders: Path, as_json: Json) -> None:
     file = orders.with_name(f"copy.{suffix}")
     as_json("scan", orders, "--to", file)

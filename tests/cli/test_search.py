@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
 from tests.cli.console import Json, Run, lines
 from tests.unit.index_tables import create, rows, vector
 
@@ -24,6 +26,7 @@ def test_indexes_are_created_listed_used_and_dropped(tmp_path: Path, as_json: Js
     assert [one["name"] for one in as_json("index", "list", table.uri)["indexes"]] == ["vec_idx"]
 
 
+@pytest.mark.rest
 def test_reads_are_explained_instead_of_printed(tmp_path: Path, run: Run, as_json: Json) -> None:
     table = create(tmp_path)
     table.upsert(rows([7], version=1))

@@ -218,7 +218,7 @@ def sample(name: str, examples: int, table: Table) -> None:
     one()
 
 
-@pytest.mark.one_case
+@pytest.mark.rest
 @pytest.mark.parametrize("name", NAMES)
 def test_an_odd_event_ends_right(table: Table, name: str) -> None:
     sample(name, 30, table)

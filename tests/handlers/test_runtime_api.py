@@ -52,6 +52,7 @@ def test_an_error_has_its_type_and_text_and_its_environment_is_reused(directory:
     assert after["calls"] == 2
 
 
+@pytest.mark.rest
 def test_a_function_that_exceeds_its_timeout_is_killed_and_started_again(directory: Path) -> None:
     with runtime(directory, "sample.handler", {}, log=directory / "log", seconds=1) as invoke:
         before = invoke({})

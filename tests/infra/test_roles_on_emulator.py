@@ -85,7 +85,7 @@ def _denied(account: Emulator, role: str, request: Request) -> bool:
     return False
 
 
-@pytest.mark.one_case
+@pytest.mark.rest
 @pytest.mark.parametrize("role", sorted(MAY))
 def test_the_emulator_allows_what_a_role_may_do_and_denies_the_rest(role: str, account: Emulator) -> None:
     assert not _denied(account, role, _first(MAY[role]))

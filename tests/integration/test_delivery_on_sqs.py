@@ -139,6 +139,7 @@ def _forget_clients() -> None:
     aws.session.cache_clear()
 
 
+@pytest.mark.rest
 def test_rows_pass_through_the_queue_in_order_and_once(stack: Stack) -> None:
     # Given requests in every form; one request of a producer is sent twice
     for number in range(3):

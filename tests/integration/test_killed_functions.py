@@ -113,7 +113,7 @@ def test_a_writer_killed_at_its_swap_loses_and_duplicates_nothing(
     assert rows(table) == dict.fromkeys(range(3), 2)
 
 
-@pytest.mark.one_case
+@pytest.mark.rest
 @pytest.mark.parametrize("moment", ["before", "after", "late"])
 def test_a_flush_killed_at_its_commit_is_completed_once_by_the_next(
     deployment: Deployment, tmp_path: Path, moment: Moment

@@ -31,7 +31,7 @@ def storage_options(endpoint: str) -> Iterator[dict[str, str]]:
         yield options(endpoint)
 
 
-@pytest.mark.one_case
+@pytest.mark.rest
 @pytest.mark.parametrize("registry", ["object", "dynamodb:registry"])
 def test_a_snapshot_is_read_cloned_and_backed_up_and_changes_are_streamed(
     endpoint: str, storage_options: dict[str, str], registry: str

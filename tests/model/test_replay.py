@@ -98,7 +98,7 @@ LONG = {
 }
 
 
-@pytest.mark.one_case
+@pytest.mark.rest
 @pytest.mark.parametrize(("case", "edges"), REPLAYS.values(), ids=REPLAYS)
 def test_the_code_takes_every_step_of_its_model(case: Replay, edges: int) -> None:
     assert case.run() == edges

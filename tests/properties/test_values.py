@@ -97,6 +97,7 @@ def test_a_converted_array_is_equal_and_hides_no_null(
 
 @settings(suppress_health_check=QUIET)
 @given(KINDS, SEEDS, NULLS)
+@pytest.mark.rest
 def test_values_in_json_are_read_back_equal(kind: pa.DataType, random: Random, nulls: float) -> None:
     column = pa.field("v", admitted(kind))
     values = as_type(array(kind, 7, random, nulls=nulls), column.type)
@@ -112,6 +113,7 @@ DATES = [kind for kind in FIXED if pa.types.is_date(kind) or pa.types.is_timesta
 
 
 @given(st.sampled_from(DATES), st.data())
+@pytest.mark.rest
 def test_the_text_of_a_date_or_timestamp_is_read_back_equal(kind: pa.DataType, data: st.DataObject) -> None:
     most = (1 << (kind.bit_width - 1)) - 1
     # The first and last days that Arrow has text for are the most likely to go wrong.

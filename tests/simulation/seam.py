@@ -122,6 +122,7 @@ PURE = frozenset(
         "foreign_rows.described_keys",
         "indexes.default_name",
         "indexes.index_kind",
+        "indexes.vectors_remedy",
         "key_filter.build_key_filter",
         "literals.literals",
         "merged_generations.manifest_names",

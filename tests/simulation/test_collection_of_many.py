@@ -75,7 +75,7 @@ def after_the_interval(handle: TableHandle) -> None:
     assert collection.collect(handle, yes=True, interval_seconds=60).deleted > 0
 
 
-@pytest.mark.one_case
+@pytest.mark.rest
 @pytest.mark.parametrize("act", [in_one_call, in_steps, after_the_interval])
 def test_pins_are_read_as_often_for_many_regions_as_for_few(
     act: Callable[[TableHandle], None], created: Callable[[int], Path], tmp_path: Path

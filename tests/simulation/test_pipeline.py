@@ -154,6 +154,7 @@ class _GoesOnInAnotherEpoch(Pipeline):
 
 
 @pytest.mark.parametrize("mutant", [_SwapsBeforeThePut, _KeepsItsEpoch, _ClaimsFromAnyOwner])
+@pytest.mark.rest
 def test_the_seeds_find_a_pipeline_without_a_guard(mutant):
     with pytest.raises(AssertionError):
         _run_until_it_fails(mutant)

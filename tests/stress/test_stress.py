@@ -128,7 +128,7 @@ ACTORS = {
 }
 
 
-@pytest.mark.one_case
+@pytest.mark.rest
 @pytest.mark.parametrize("loses_rows", [False, True], ids=["complete table", "table that loses rows"])
 @pytest.mark.parametrize("actor", ACTORS)
 def test_every_actor_notices_lost_rows(actor: str, loses_rows: bool, tmp_path: Path) -> None:

@@ -276,7 +276,7 @@ def test_many_fences_in_a_row_do_not_end_a_stream(table):
     assert values_in(table.changes()) == [0, 1]
 
 
-@pytest.mark.one_case
+@pytest.mark.rest
 @pytest.mark.parametrize("start", [2, "latest"])
 def test_a_set_of_a_cursor_that_fails_at_any_call_leaves_the_old_or_the_new_position(tmp_path, start):
     source = create_table(tmp_path / "source")

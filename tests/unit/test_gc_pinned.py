@@ -94,7 +94,7 @@ def test_the_floor_advances_after_a_pin_below_it_is_gone(table_env: TableEnv) ->
     assert (table_env.audit().first_position, entries_stored(table_env)) == (13, 0), "the round is summed and verified"
 
 
-@pytest.mark.one_case
+@pytest.mark.rest
 @pytest.mark.parametrize("merged", [True, False])
 def test_a_snapshot_of_a_flushed_table_keeps_no_log(tmp_path: Path, merged: bool) -> None:
     """After a merge it keeps no generation either. Otherwise a snapshot without expiry would keep all later writes."""

@@ -104,7 +104,7 @@ def with_fault(
     return True
 
 
-@pytest.mark.one_case
+@pytest.mark.rest
 def test_a_fault_at_any_call_of_a_snapshot_leaves_it_complete_or_nothing_that_lasts(location, handle, clock):
     done = with_each_fault(location, clock, lambda acting, name: create_snapshot(acting, name, ttl_seconds=None))
 
@@ -121,7 +121,7 @@ def test_a_fault_at_any_call_of_a_snapshot_leaves_it_complete_or_nothing_that_la
     assert {key.sort.partition("#")[0] for key, _ in left} == kept
 
 
-@pytest.mark.one_case
+@pytest.mark.rest
 def test_a_fault_at_any_call_of_a_drop_leaves_the_snapshot_complete_or_dropped(location, handle, clock):
     def make_and_drop(acting: TableHandle, name: str) -> None:
         if name not in created:

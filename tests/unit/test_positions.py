@@ -52,7 +52,7 @@ def test_a_stream_from_the_earliest_begins_at_the_floor_of_the_log_when_it_is_re
     assert values_in(table.changes()) == [3]
 
 
-@pytest.mark.one_case
+@pytest.mark.rest
 @pytest.mark.parametrize("fences", [1, 3])
 def test_positions_of_a_consumer_stay_valid_after_a_save_if_only_fences_follow(table, fences):
     """A collection that races the save deletes no entry at which the consumer may still start."""

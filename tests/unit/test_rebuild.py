@@ -102,7 +102,7 @@ def test_the_registry_of_a_table_without_regions_can_be_rebuilt(tmp_path: Path) 
     assert rows_of(table) == [row(1), row(2)]
 
 
-@pytest.mark.one_case
+@pytest.mark.rest
 @pytest.mark.parametrize("seed", range(6))
 def test_rebuilds_between_random_steps_lose_no_acknowledged_row_and_duplicate_none(tmp_path: Path, seed: int) -> None:
     dice = random.Random(seed)

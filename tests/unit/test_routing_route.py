@@ -176,6 +176,7 @@ print([(one.values, one.rows["k"].to_pylist()) for one in route(rows, spec)])
 """
 
 
+@pytest.mark.rest
 def test_routing_needs_no_numpy_and_imports_nothing_heavy():
     def run(blocked):
         done = subprocess.run([sys.executable, "-c", SCRIPT.format(blocked=blocked)], capture_output=True, check=True)

@@ -193,6 +193,7 @@ def test_an_index_file_of_an_old_release_of_lance_is_not_read(tmp_path: Path) ->
     assert table.scrub().problems == ()
 
 
+@pytest.mark.rest
 def test_a_limit_ends_the_scrub_of_a_table(tmp_path: Path) -> None:
     table = filled(tmp_path)
     full = table.scrub()

@@ -183,6 +183,7 @@ def test_a_published_manifest_that_is_swept_after_the_hint_was_raised_is_no_prob
     assert scrub_with(table, "objects", "get", "version_hint", publish, after=True).problems == ()
 
 
+@pytest.mark.rest
 def test_a_manifest_between_its_swap_and_its_publication_is_no_problem(
     table: Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -254,7 +255,7 @@ def test_a_region_that_is_created_and_written_while_its_head_is_read_is_no_probl
     assert report.problems == ()
 
 
-@pytest.mark.one_case
+@pytest.mark.rest
 @pytest.mark.parametrize("kind", ["snapshot", "cursor"])
 def test_a_pin_that_is_dropped_while_its_regions_are_read_is_no_problem(table: Table, kind: str) -> None:
     table.set_cursor("mine")

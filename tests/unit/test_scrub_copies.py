@@ -41,6 +41,7 @@ def clone_of(source: Table, to: Path) -> Table:
     return lancelsm.open(to)
 
 
+@pytest.mark.rest
 def test_a_clone_has_no_problem_before_and_after_it_is_written(source: Table, tmp_path: Path) -> None:
     clone = clone_of(source, tmp_path / "clone")
     assert clone.scrub().problems == ()
@@ -82,7 +83,7 @@ def flip(path: Path) -> None:
     path.write_bytes(body)
 
 
-@pytest.mark.one_case
+@pytest.mark.rest
 @pytest.mark.parametrize(
     ("folder", "damage"),
     [
@@ -130,7 +131,7 @@ def write_damaged(path: Path, fault: str, *, stale: bytes, foreign: bytes) -> No
         path.write_bytes(bodies[fault])
 
 
-@pytest.mark.one_case
+@pytest.mark.rest
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_damaged_lineage_marker_of_a_clone_is_named_and_its_drop_is_refused(
     source: Table, tmp_path: Path, fault: str

@@ -88,7 +88,7 @@ def deliver(location: Path, queue: str, value: int) -> None:
         writers.of(part.values).append_after(lambda _, encoded=encoded: encoded)
 
 
-@pytest.mark.one_case
+@pytest.mark.rest
 @pytest.mark.parametrize("call", ["find_base", "open_dataset", "open_base", "commit", "ensure_mem_wal"])
 def test_a_stalled_clone_call_leaves_the_base_of_a_used_clone_alone(source, location, before, call):
     before(copies, call, lambda: finish_and_use(source, location))

@@ -134,6 +134,7 @@ def test_a_commit_writes_one_statement(tmp_path: Path) -> None:
     assert number <= table._handle.read_base().version
 
 
+@pytest.mark.rest
 def test_scrub_names_a_flipped_bit_in_each_file_of_the_base(tmp_path: Path) -> None:
     table = merged(tmp_path, indexed=True)
     collect(table)  # states the newest manifest too

@@ -364,7 +364,7 @@ def test_create_refuses_the_location_of_another_table(tmp_path: Path) -> None:
     assert rows_of(lancelsm.open(tmp_path / "table")) == [row(1)]
 
 
-@pytest.mark.one_case
+@pytest.mark.rest
 @pytest.mark.parametrize("location", ["file", "file/table"])
 def test_create_refuses_a_location_that_is_a_file_or_below_one(tmp_path: Path, location: str) -> None:
     (tmp_path / "file").write_text("")

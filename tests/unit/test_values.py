@@ -116,7 +116,7 @@ def test_long_lists_are_kept_at_every_level(tmp_path: Path) -> None:
     check_levels(lancelsm.create(tmp_path / "table", columns, primary_key="id"), tmp_path, batches, Model())
 
 
-@pytest.mark.one_case
+@pytest.mark.rest
 @pytest.mark.parametrize("sizes", [(15_000,), (1_875,), (7, 257), (1, 8_192), (91, 88), (901, 1), (513, 1, 1, 1)])
 def test_as_many_bools_as_a_fixed_size_list_can_have_are_kept(tmp_path: Path, sizes: tuple[int, ...]) -> None:
     kind = pa.bool_()

@@ -88,6 +88,7 @@ def test_a_batch_of_several_regions_is_acknowledged_once_all_have_committed_it(t
 # Order
 
 
+@pytest.mark.rest
 def test_writes_of_one_key_keep_the_order_of_submission(tmp_path: Path) -> None:
     table = create(tmp_path, regions="bucket(id, 2)", settings={"group_commit_milliseconds": 1})
     with table.writer() as writer:
