@@ -28,6 +28,8 @@ from lancelsm.stack import documents
 from tests.simulation.faults import FaultPlan
 from tests.unit.tables import faulty
 
+pytestmark = pytest.mark.rest
+
 FEW, MANY, MORE = 2, 4, 6
 
 

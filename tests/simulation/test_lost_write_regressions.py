@@ -42,6 +42,8 @@ from tests.simulation.table_events import (
     when,
 )
 
+pytestmark = pytest.mark.rest
+
 
 @contextmanager
 def environment_at(path: Path, *, loaded: tuple[int, ...] = (), **settings: object) -> Iterator[TableEnvironment]:

@@ -53,6 +53,8 @@ from tests.simulation.table_log import rows_of
 from tests.unit.tables import Gate, create, row
 from tests.unit.tables import rows_of as sorted_rows
 
+pytestmark = pytest.mark.rest
+
 DAY = 86_400.0
 EAGER = {"keep_versions_seconds": 0.001, "collect_floor_bytes": 1 << 30}
 

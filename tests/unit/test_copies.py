@@ -41,6 +41,8 @@ from tests.unit.copies_scenarios import (
 )
 from tests.unit.tables import faulty
 
+pytestmark = pytest.mark.rest
+
 
 @pytest.fixture(scope="module")
 def source_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:

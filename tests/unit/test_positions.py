@@ -20,6 +20,8 @@ from tests.simulation.faults import FakeClock, FaultPlan
 from tests.unit.streams import append_fences, create_table, first_position, flush_merge_collect, values_in, write
 from tests.unit.tables import faulty
 
+pytestmark = pytest.mark.rest
+
 
 @pytest.fixture
 def table(tmp_path: Path) -> Table:

@@ -24,6 +24,8 @@ from lancelsm.scrub.table import scrub
 from lancelsm.table import Table
 from tests.unit.tables import create, row
 
+pytestmark = pytest.mark.rest
+
 
 @pytest.fixture
 def table(tmp_path: Path) -> Table:

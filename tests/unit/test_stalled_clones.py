@@ -27,6 +27,8 @@ from lancelsm.wal.entry import draft
 from lancelsm.wal.region_writer import RegionWriters
 from tests.unit.tables import NEWEST, by_key, three_levels
 
+pytestmark = pytest.mark.rest
+
 KEYS = range(-4, 4)
 
 

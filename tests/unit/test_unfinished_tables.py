@@ -28,6 +28,8 @@ from lancelsm.registry.sqlite import SqliteRegistry
 from lancelsm.table import Table
 from tests.simulation.faults import Crash
 
+pytestmark = pytest.mark.rest
+
 ROWS = [{"id": n, "v": 0} for n in range(4)]
 
 
