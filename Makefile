@@ -45,7 +45,7 @@ demo-aws: .venv/demo.stamp node_modules/.package-lock.json ## run the same throu
 	@echo "  export $(LOCAL_AWS)"
 	@echo "The emulated AWS keeps running: 'make local-down' stops it."
 
-# Tables sync each file. In memory that takes no time, which is a quarter of these tests on a disk.
+# Tables sync their files. On a disk, these tests wait for that a quarter of their time; in memory, they don't.
 IN_MEMORY := $(if $(TMPDIR),,$(shell [ -w /dev/shm ] && echo TMPDIR=/dev/shm))
 PYTEST := $(BIN)/python -m pytest --numprocesses 2 --dist loadgroup --durations 10
 
