@@ -51,7 +51,7 @@ from lancelsm.read.index_status import IndexStatus
 from lancelsm.read.lance_snapshot import take_lance_snapshot
 from lancelsm.read.matching_keys import MatchingKeys
 from lancelsm.read.problems import warn_of_problems
-from lancelsm.read.region_pruning import pruned_view, regions_for
+from lancelsm.read.pruning.region_pruning import pruned_view, regions_for
 from lancelsm.read.result import Rows, with_first_batch
 from lancelsm.read.search.search import Prepared, SearchRequest, read_request, search
 from lancelsm.read.status import TableStatus, full_status

@@ -16,9 +16,9 @@ from lancelsm.common.layout import Generation, RegionId
 from lancelsm.common.setsum import Setsum
 from lancelsm.dataset.conditions import read_condition
 from lancelsm.errors import Invalid
-from lancelsm.read.generation_pruning import by_bounds, keys_of
-from lancelsm.read.key_conditions import key_boxes
-from lancelsm.read.region_pruning import RegionFilter
+from lancelsm.read.pruning.generation_pruning import by_bounds, keys_of
+from lancelsm.read.pruning.key_conditions import key_boxes
+from lancelsm.read.pruning.region_pruning import RegionFilter
 from lancelsm.record.key_bounds import key_bounds
 from lancelsm.record.schema import TableSchema, declare_primary_key, numbered
 from lancelsm.region.manifest import FlushedGeneration, GenerationKeys

@@ -18,7 +18,7 @@ from lancelsm.dataset import generation as generations
 from lancelsm.dataset.key_filter import build_key_filter, may_have
 from lancelsm.errors import Corrupt
 from lancelsm.read import reader
-from lancelsm.read.generation_pruning import BOUNDS, FILTER
+from lancelsm.read.pruning.generation_pruning import BOUNDS, FILTER
 from lancelsm.record.key_bounds import bounded, key_bounds, within
 from lancelsm.record.schema import numbered
 from lancelsm.table import Table

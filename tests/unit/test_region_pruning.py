@@ -13,8 +13,8 @@ import pytest
 import lancelsm
 from lancelsm.errors import Corrupt
 from lancelsm.objects import Listed, Object
-from lancelsm.read.key_conditions import key_boxes
-from lancelsm.read.region_pruning import RegionFilter
+from lancelsm.read.pruning.key_conditions import key_boxes
+from lancelsm.read.pruning.region_pruning import RegionFilter
 from lancelsm.record.ranges import Ranges
 from lancelsm.region.handle import Ports
 from lancelsm.routing.route import route

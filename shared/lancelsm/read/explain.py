@@ -16,8 +16,8 @@ from lancelsm.common.trace import Trace
 from lancelsm.dataset.indexes import base_indexes
 from lancelsm.objects import ObjectStore
 from lancelsm.read.index_status import read_index_statuses
-from lancelsm.read.key_conditions import key_boxes
-from lancelsm.read.region_pruning import RegionFilter, SkippedRegion
+from lancelsm.read.pruning.key_conditions import key_boxes
+from lancelsm.read.pruning.region_pruning import RegionFilter, SkippedRegion
 from lancelsm.read.view import View, level_name
 from lancelsm.region.catalog import Region
 from lancelsm.region.config import Config

@@ -25,10 +25,10 @@ from lancelsm.dataset.conditions import Condition, read_condition
 from lancelsm.dataset.generation import lookup_generation, possible_keys, read_generation
 from lancelsm.dataset.key_lookup import ABSENT
 from lancelsm.errors import Invalid
-from lancelsm.read.generation_pruning import BOUNDS, FILTER, SkippedGeneration, by_bounds, keys_of, keys_within
-from lancelsm.read.key_boxes import Boxes
-from lancelsm.read.key_conditions import key_boxes
 from lancelsm.read.newest import NewestLevels
+from lancelsm.read.pruning.generation_pruning import BOUNDS, FILTER, SkippedGeneration, by_bounds, keys_of, keys_within
+from lancelsm.read.pruning.key_boxes import Boxes
+from lancelsm.read.pruning.key_conditions import key_boxes
 from lancelsm.read.tail import Tail
 from lancelsm.read.view import RegionView, View, level_name
 from lancelsm.record.batches import gathered

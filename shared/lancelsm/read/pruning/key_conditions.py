@@ -14,7 +14,7 @@ import pyarrow.types as pt
 
 from lancelsm.dataset.condition_tokens import Kind, Token, read_tokens
 from lancelsm.errors import Invalid
-from lancelsm.read.key_boxes import ANY, NOTHING, UNKNOWN, Boxes, Truth, conjunction, disjunction
+from lancelsm.read.pruning.key_boxes import ANY, NOTHING, UNKNOWN, Boxes, Truth, conjunction, disjunction
 from lancelsm.record.ordered import Ordered, after, limits, ordered
 from lancelsm.record.ranges import Ranges
 from lancelsm.record.schema import TableSchema

@@ -14,8 +14,8 @@ from math import prod
 from typing import Protocol, TypeVar
 
 from lancelsm.common.layout import RegionId, RegionValues
-from lancelsm.read.key_boxes import Boxes
-from lancelsm.read.key_conditions import key_boxes
+from lancelsm.read.pruning.key_boxes import Boxes
+from lancelsm.read.pruning.key_conditions import key_boxes
 from lancelsm.read.view import View
 from lancelsm.read.view_cache import ListRegions, Select
 from lancelsm.record.ordered import from_ordered

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lancelsm.common.layout import Generation, RegionId
-from lancelsm.read.key_boxes import Boxes
+from lancelsm.read.pruning.key_boxes import Boxes
 from lancelsm.record.key_bounds import bounded, within
 from lancelsm.record.ordered import from_ordered
 from lancelsm.record.ranges import Ranges
