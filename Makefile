@@ -45,15 +45,17 @@ demo-aws: .venv/demo.stamp node_modules/.package-lock.json ## run the same throu
 	@echo "  export $(LOCAL_AWS)"
 	@echo "The emulated AWS keeps running: 'make local-down' stops it."
 
-# Tables sync their files. On a disk, these tests wait for that a quarter of their time; in memory, they don't.
-IN_MEMORY := $(if $(TMPDIR),,$(shell [ -w /dev/shm ] && echo TMPDIR=/dev/shm))
+# Tables sync their files. On a disk, tests wait for that a quarter of their time; in memory, they don't.
+SHM_KIB := $(shell df -k /dev/shm 2>/dev/null | awk 'NR == 2 { print $$4 }')
+IN_MEMORY := $(if $(TMPDIR),,$(shell [ -w /dev/shm ] && [ $(SHM_KIB) -gt 4000000 ] && echo TMPDIR=/dev/shm))
 PYTEST := $(BIN)/python -m pytest --numprocesses 2 --dist loadgroup --durations 10
+CI_PYTEST := $(IN_MEMORY) $(PYTEST) -o tmp_path_retention_count=1 -o tmp_path_retention_policy=failed
 
 test: .venv/dev.stamp node_modules/.package-lock.json ## run before each commit: the cheap tests, and one case of each expensive kind
-	@$(IN_MEMORY) $(PYTEST) -o tmp_path_retention_count=1 -m "not rest and not long" $(ARGS)
+	@$(CI_PYTEST) -m "not rest and not long" $(ARGS)
 
 test-rest: .venv/dev.stamp node_modules/.package-lock.json ## run all other tests except the long ones
-	@$(PYTEST) -m "rest and not long" $(ARGS)
+	@$(CI_PYTEST) -m "rest and not long" $(ARGS)
 
 lint: .venv/dev.stamp ## check style, layers of imports, and that generated code is current
 	@$(BIN)/ruff check .
