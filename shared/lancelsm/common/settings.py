@@ -17,6 +17,7 @@ from lancelsm.errors import Invalid, error_context
 _PREFIX = "LANCELSM_"
 _MOST_SECONDS = 100 * 365 * 86_400  # as `duration` allows
 _MOST = (1 << 63) - 1
+_MAY_BE_ZERO = frozenset({"hedged_reads_percent"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +49,7 @@ class Settings:
     skew_allowance_seconds: float = 300.0  # allowed clock difference before a pin counts as expired
     keep_versions_seconds: float = 604_800.0  # how long versions of the base are kept
     view_cache_bytes: int = 256 << 20  # of what an open table keeps of its last reads
+    hedged_reads_percent: int = 0  # share of the reads of an object store that may be sent twice, if they are slow
 
 
 def resolve(
@@ -64,7 +66,7 @@ def resolve(
         environment: the environment variables; by default those of the process.
 
     Raises:
-        Invalid: an argument has an unknown name, or a value is not a positive number.
+        Invalid: an argument has an unknown name, or a value is not a number in range.
     """
     variables = os.environ if environment is None else environment
     from_environment = {
@@ -79,7 +81,7 @@ def resolve(
 
 
 def parse_settings(values: Mapping[str, object]) -> dict[str, Any]:
-    """Parse settings by name to numbers; raise `Invalid` if a name is unknown or a value is not a positive number."""
+    """Parse settings by name to numbers; raise `Invalid` if a name is unknown or a value is not a number in range."""
     kinds: dict[str, type[Any]] = {field.name: type(field.default) for field in fields(Settings)}
     numbers: dict[str, Any] = {}
     for name, value in values.items():
@@ -90,18 +92,21 @@ def parse_settings(values: Mapping[str, object]) -> dict[str, Any]:
             number = kinds[name](value)
         except (TypeError, ValueError, OverflowError) as error:
             raise _invalid_value(name, value, kinds[name]) from error
-        if not 0 < number <= _most(name) or (isinstance(value, float) and number != value) or isinstance(value, bool):
+        in_range = 0 < number <= _most(name) or (number == 0 and name in _MAY_BE_ZERO)
+        if not in_range or (isinstance(value, float) and number != value) or isinstance(value, bool):
             raise _invalid_value(name, value, kinds[name])
         numbers[name] = number
     return numbers
 
 
 def _most(name: str) -> int:
+    if name.endswith("_percent"):
+        return 100
     return _MOST_SECONDS if name.endswith("_seconds") else _MOST
 
 
 def _invalid_value(name: str, value: object, kind: type[Any]) -> Invalid:
-    whole = "whole " if kind is int else ""
+    whole, above = "whole " if kind is int else "", "from" if name in _MAY_BE_ZERO else "above"
     return Invalid(
-        f"setting {name} is {shown(value)}", remedy=f"Give a {whole}number above 0, up to {_most(name):,}", field=name
+        f"setting {name} is {shown(value)}", remedy=f"Give a {whole}number {above} 0, up to {_most(name):,}", field=name
     )

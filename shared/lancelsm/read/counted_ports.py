@@ -8,15 +8,15 @@ from dataclasses import replace
 from lancelsm.common.layout import Key
 from lancelsm.common.trace import Trace
 from lancelsm.objects import Body, ETag, Listed, Object, ObjectStore, PreconditionFailed, WriteUnknown, Written
+from lancelsm.objects.hedged import HedgedStore
 from lancelsm.region.catalog import TableContext
 from lancelsm.registry import Fields, Record, Registry, SwapApplied, SwapLost, SwapUnknown
 
 
 def counted(context: TableContext, trace: Trace) -> TableContext:
     """Return a context whose requests the trace counts."""
-    return replace(
-        context, objects=_CountedStore(context.objects, trace), registry=_CountedRegistry(context.registry, trace)
-    )
+    store = context.objects.traced(trace) if isinstance(context.objects, HedgedStore) else context.objects
+    return replace(context, objects=_CountedStore(store, trace), registry=_CountedRegistry(context.registry, trace))
 
 
 class _CountedStore:

@@ -17,6 +17,7 @@ from lancelsm.common.formats import check_format
 from lancelsm.common.layout import CONFIG, table_key
 from lancelsm.errors import Corrupt, Invalid, Unavailable, error_context
 from lancelsm.objects import ObjectStore
+from lancelsm.objects.hedged import HedgedStore
 from lancelsm.objects.location import absolute, local_path
 from lancelsm.objects.open import open_store
 from lancelsm.record.schema import TableSchema
@@ -236,7 +237,7 @@ def table_handle(
     context = TableContext(
         uri=location,
         table=config.table,
-        objects=store,
+        objects=_hedged(store, location, percent=resolved.hedged_reads_percent, clock=ports.clock),
         registry=ports.registry(config.registry, uri=location, store=store, clock=ports.clock, ids=ports.ids),
         clock=ports.clock,
         ids=ports.ids,
@@ -244,3 +245,10 @@ def table_handle(
         parallel=ports.parallel,
     )
     return TableHandle(config=config, context=context, settings=resolved, storage_options=storage_options)
+
+
+def _hedged(store: ObjectStore, location: str, *, percent: int, clock: Clock) -> ObjectStore:
+    """Return the store of a table's context. A disk needs no second request, and the registry sends none."""
+    if not percent or local_path(location) is not None:
+        return store
+    return HedgedStore(store, percent=percent, clock=clock)
