@@ -44,7 +44,7 @@ WRITES = frozenset(
         "base_rows.commit",
         "merged_generations._mark",
         "optimize.compact",
-        "optimize.extend_indexes",
+        "index_extension.extend_indexes",
         "optimize.state_result",
         "generation._write_dataset",
         "pk_index.write_pk_index",
@@ -151,6 +151,7 @@ PURE = frozenset(
 INDEXES = frozenset(
     {
         "generation_indexes.index_generation",
+        "index_extension.retrain_index",
         "indexes.base_indexes",
         "indexes.build_index",
         "indexes.build_key_index",

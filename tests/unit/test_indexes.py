@@ -80,6 +80,9 @@ def test_an_index_is_in_the_base_and_in_generations_before_and_after_its_creatio
         generations=4,
         generations_without=0,
         maintained=True,
+        segments=1,
+        trained_rows=40,
+        stalled=False,
     )
     assert problem_of(table) == ""
 

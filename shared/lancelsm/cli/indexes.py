@@ -35,7 +35,8 @@ def create(
     """Create an index on the base. Generations and later flushes get one for vectors, INVERTED and BTREE.
 
     After a crash, the same command with --replace, or `optimize`, finishes it. As JSON: {"name", "columns", "kind",
-    "metric", "rows", "rows_without", "generations", "generations_without", "maintained"}.
+    "metric", "rows", "rows_without", "generations", "generations_without", "maintained", "segments", "trained_rows",
+    "stalled"}.
     """
     options = index_options(pairs(option, option="--option"))
     table = session.open(uri)
@@ -61,7 +62,8 @@ def list_(session: Session, uri: Uri) -> None:
     """Show every index, and how many rows a search reads without it.
 
     As JSON: {"indexes": [like `index create`]}. `rows_without` counts rows of the base and of pending generations;
-    `maintained` says whether Lance's own readers may rely on the index.
+    `maintained` says whether Lance's own readers may rely on the index. `optimize` trains an index for vectors again
+    once the base has twice `trained_rows`. `stalled`: Lance refuses some rows, so searches read these without it.
     """
     from lancelsm.cli.text import listing
 
@@ -69,7 +71,18 @@ def list_(session: Session, uri: Uri) -> None:
 
     def text() -> Any:
         shown = [{**one, "columns": ", ".join(one["columns"])} for one in found]
-        columns = ("name", "columns", "kind", "metric", "rows", "rows_without", "generations", "maintained")
+        columns = (
+            "name",
+            "columns",
+            "kind",
+            "metric",
+            "rows",
+            "rows_without",
+            "generations",
+            "maintained",
+            "segments",
+            "trained_rows",
+        )
         return listing(shown, columns=columns)
 
     session.show({"indexes": found}, text if found else lambda: "No indexes")

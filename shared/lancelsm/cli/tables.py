@@ -109,6 +109,7 @@ def status(session: Session, uri: Uri) -> None:
     columns = tuple(regions[0]) if regions else ("region",)
     behind = [
         f"Index {one['name']}: {counted(one['rows_without'], 'row')} searched without it"
+        + (", since Lance refuses some of them" if one["stalled"] else "")
         for one in found["indexes"]
         if one["rows_without"]
     ]

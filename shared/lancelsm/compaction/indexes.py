@@ -31,8 +31,9 @@ from lancelsm.common.shown import did_you_mean
 from lancelsm.dataset import indexes as stored
 from lancelsm.dataset.base_table import BaseTable
 from lancelsm.dataset.generation_indexes import index_generation
+from lancelsm.dataset.index_extension import extend_indexes, is_training_due, retrain_index
 from lancelsm.dataset.indexes import IndexState, Promise, WantedIndex, WantedList
-from lancelsm.dataset.optimize import extend_indexes, state_result
+from lancelsm.dataset.optimize import state_result
 from lancelsm.errors import Contended, Invalid, error_context
 from lancelsm.objects.filesum import sum_indexes
 from lancelsm.read.index_status import (
@@ -132,9 +133,10 @@ def maintain_indexes(handle: TableHandle) -> bool:
         number = max([wanted.number, *_required_numbers(handle)]) if desired or wanted.number else 0
         if new := [one for one in desired if one not in wanted.indexes]:
             changed = True
-            stored.write_wanted(
-                base, WantedList(number=number + 1, indexes=tuple(sorted([*wanted.indexes, *new], key=_name)))
-            )
+            listed = replace(wanted, number=number + 1, indexes=tuple(sorted([*wanted.indexes, *new], key=_name)))
+            vectors = {one.name: one.rows for one in stored.base_indexes(base) if one.metric is not None}
+            trained = {one.name: vectors[one.name] for one in new if one.name in vectors}
+            stored.write_wanted(base, _with_training(listed, trained))
             continue
         if number > wanted.number:
             stored.write_wanted(base, replace(wanted, number=number + 1))
@@ -184,10 +186,74 @@ def index_key(handle: TableHandle) -> bool:
 
 
 def extend(handle: TableHandle) -> bool:
-    """Let the indexes of the base cover all its rows. Return whether the base changed; retries after a conflict."""
+    """Let the indexes of the base cover all its rows. Return whether the base changed; retries after a conflict.
+
+    An index that Lance refuses to extend is recorded as stalled and promised no longer: a collection does not wait for
+    it. It is tried again at each call. The caller holds the lease `INDEXES`.
+    """
     for _ in range(_ATTEMPTS):
         with suppress(Contended):
-            return extend_indexes(handle.read_base())
+            base = handle.read_base()
+            done = extend_indexes(base, stalled=stored.wanted_list(base).stalled)
+            recorded = _record(handle, partial(replace, stalled=done.stalled))
+            if done.stalled:
+                _promise(handle, _without(done.stalled))
+            if recorded:
+                maintain_indexes(handle)
+                return True
+            return done.changed
+    raise _contended()
+
+
+def retrain(handle: TableHandle) -> bool:
+    """Train the indexes for vectors again that are due for it. Return whether one was trained.
+
+    The rows are recorded before: what ends because it takes too long is not tried again before the next time it is due.
+    Does nothing if another process maintains the indexes.
+
+    Raises: `Corrupt` or `Unavailable`, like `maintain_indexes`.
+    """
+    due = _due_for_training(handle)
+    if not due:
+        return False
+    trained = False
+    with suppress(Contended), lease(handle.context, INDEXES):
+        for name in due:
+            _record(handle, partial(_with_training, rows={name: handle.read_base().rows}))
+            trained |= retrain_index(handle.read_base(), name)
+        if trained:
+            state_files(handle)
+    return trained
+
+
+def _due_for_training(handle: TableHandle) -> list[str]:
+    """Return the names of these indexes. One whose training is not recorded counts from now on."""
+    base = handle.read_base()
+    wanted = stored.wanted_list(base)
+    listed = {one.name for one in wanted.indexes if one.state is IndexState.WANTED} - wanted.stalled
+    vectors = [one for one in stored.base_indexes(base) if one.metric is not None and one.name in listed]
+    if unknown := {one.name: base.rows for one in vectors if one.name not in wanted.trained}:
+        _record(handle, partial(_with_training, rows=unknown))
+    return [
+        one.name
+        for one in vectors
+        if one.name in wanted.trained and is_training_due(rows=base.rows, trained_rows=wanted.trained[one.name])
+    ]
+
+
+def _with_training(wanted: WantedList, rows: Mapping[str, int]) -> WantedList:
+    return replace(wanted, trained={**wanted.trained, **rows})
+
+
+def _record(handle: TableHandle, change: Callable[[WantedList], WantedList]) -> bool:
+    """Commit another wanted list, with the same number. Return False if it is the same."""
+    for _ in range(_ATTEMPTS):
+        base = handle.read_base()
+        wanted = stored.wanted_list(base)
+        if change(wanted) == wanted:
+            return False
+        if stored.write_wanted(base, change(wanted)):
+            return True
     raise _contended()
 
 
@@ -316,8 +382,7 @@ def _finish_leaving(handle: TableHandle) -> bool:
                 stored.drop_base_index(handle.read_base(), name)
         base = handle.read_base()
         now = stored.wanted_list(base)
-        kept = tuple(one for one in now.indexes if marked.get(one.name) is not one.state)
-        if stored.write_wanted(base, replace(now, indexes=kept)):
+        if stored.write_wanted(base, now.of(one for one in now.indexes if marked.get(one.name) is not one.state)):
             return True
     raise _contended()
 
@@ -346,7 +411,7 @@ def _keep_promise(handle: TableHandle, wanted: WantedList) -> bool | None:
     found = stored.read_promise(objects=handle.context.objects, version=base.version)
     names = wanted.promised
     searched = {index.name for index in stored.base_indexes(base) if index.kind.startswith(SEARCHED_BY_LANCE)}
-    promise = Promise(names=names, every=searched <= set(names))
+    promise = Promise(names=names, every=searched <= set(names) and not wanted.stalled)
     if found is None or found == promise:
         return False
     return True if stored.write_promise(base, promise, objects=handle.context.objects) else None

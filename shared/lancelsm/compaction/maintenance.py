@@ -20,6 +20,7 @@ from lancelsm.compaction.indexes import (
     index_key,
     maintain_indexes,
     raise_number,
+    retrain,
     unfinished,
 )
 from lancelsm.compaction.inprocess import InProcess
@@ -199,8 +200,8 @@ def optimize_table(handle: TableHandle) -> Optimized:
     """Maintain the indexes, and compact the base if that is due; see `compaction.optimize.optimize_base`.
 
     The indexes of the base catch up, every listed generation gets those that it lacks, and then Lance's readers are
-    promised them (`compaction.indexes`). That needs no lease of the base, so it does not wait for a merge. At the end
-    the region snapshot for eventual reads is written.
+    promised them (`compaction.indexes`). That needs no lease of the base, so it does not wait for a merge. Then the
+    region snapshot for eventual reads is written. Training indexes for vectors comes last, since it may take long.
 
     Raises:
         Contended: a merge or another optimize is running. The indexes may be up to date.
@@ -217,11 +218,14 @@ def optimize_table(handle: TableHandle) -> Optimized:
             small_fragments=handle.settings.optimize_small_fragments,
             deleted_share=handle.settings.optimize_deleted_percent / 100,
             has_new_indexes=indexed,
+            stalled_indexes=wanted_list(handle.read_base()).stalled,
             storage_options=handle.storage_options,
         )
-        if snapshot_regions(handle):
-            done = replace(done, base_version=handle.read_base().version)
-    return replace(done, indexes_extended=done.indexes_extended or indexed)
+        changed = snapshot_regions(handle)
+    trained = retrain(handle)
+    if changed or trained:
+        done = replace(done, base_version=handle.read_base().version)
+    return replace(done, indexes_extended=done.indexes_extended or indexed or trained)
 
 
 def finish_indexes(handle: TableHandle) -> None:

@@ -6,10 +6,12 @@ merges take. It deletes nothing and cleans up no version: replaced fragments sta
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from lancelsm.dataset.base_table import BaseTable, StorageOptions, open_base
-from lancelsm.dataset.optimize import TARGET_ROWS, compact, extend_indexes, state_result
+from lancelsm.dataset.index_extension import extend_indexes
+from lancelsm.dataset.optimize import TARGET_ROWS, compact, state_result
 from lancelsm.dataset.statement import StatedFile
 from lancelsm.objects import ObjectStore
 from lancelsm.objects.open import open_store
@@ -40,6 +42,7 @@ def optimize_base(
     small_fragments: int = 64,
     deleted_share: float = 0.10,
     has_new_indexes: bool = False,
+    stalled_indexes: Collection[str] = (),
     storage_options: StorageOptions = None,
 ) -> Optimized:
     """Update the base's indexes, and compact the base if that is due.
@@ -49,6 +52,7 @@ def optimize_base(
         small_fragments: compaction is due with at least this many small fragments,
         deleted_share: or with at least this share of hidden rows.
         has_new_indexes: whether the caller built indexes whose files are not stated yet.
+        stalled_indexes: indexes that Lance refused to extend before.
 
     Raises:
         Contended: the base changed during the call. Commits that were made stay; retry.
@@ -60,13 +64,14 @@ def optimize_base(
     """
     objects = objects or open_store(uri, storage_options)
     base = open_base(uri=uri, storage_options=storage_options)
-    extended, removed, added = extend_indexes(base), 0, 0
+    extended, removed, added = extend_indexes(base, stalled=stalled_indexes).changed, 0, 0
     files: tuple[StatedFile, ...] = ()
     if compaction_is_due(base, small_fragments, deleted_share):
         # Lance joins only fragments that the same indexes cover. After that these indexes must catch up again.
         done = compact(open_base(uri=uri, storage_options=storage_options), objects=objects)
         removed, added, files = done.fragments_removed, done.fragments_added, done.files
-        extended |= extend_indexes(open_base(uri=uri, storage_options=storage_options))
+        compacted = open_base(uri=uri, storage_options=storage_options)
+        extended |= extend_indexes(compacted, stalled=stalled_indexes).changed
     newest = open_base(uri=uri, storage_options=storage_options)
     if newest.version != base.version or has_new_indexes:
         state_result(newest, objects=objects, files=files)

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -32,6 +32,7 @@ from lancelsm.dataset import base_rows
 from lancelsm.dataset.base_rows import Base, CommittedVersion
 from lancelsm.dataset.base_table import MEM_WAL_INDEX, BaseTable, open_dataset
 from lancelsm.dataset.durable import make_durable
+from lancelsm.dataset.index_extension import segment_rows
 from lancelsm.dataset.merged_generations import read_details
 from lancelsm.dataset.native import native_errors, read_errors
 from lancelsm.errors import Contended, Corrupt, Invalid, LsmError
@@ -77,25 +78,41 @@ class WantedIndex:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WantedList:
-    """The indexes that every flush builds, and the number of the list. A base without a list has number 0."""
+    """The indexes that every flush builds, and the number of the list. A base without a list has number 0.
+
+    Args:
+        trained: for indexes for vectors: the rows of the base when the index was trained, or when that was last tried.
+        stalled: indexes of the base that Lance refuses to extend to all rows. They are not promised, so no collection
+            waits for them.
+    """
 
     number: int = 0
     indexes: tuple[WantedIndex, ...] = ()
+    trained: Mapping[str, int] = field(default_factory=dict)
+    stalled: frozenset[str] = frozenset()
 
     @property
     def promised(self) -> tuple[str, ...]:
         """The names that may be promised once every listed generation has them."""
-        return tuple(sorted(index.name for index in self.indexes if index.state is IndexState.WANTED))
+        wanted = {index.name for index in self.indexes if index.state is IndexState.WANTED}
+        return tuple(sorted(wanted - self.stalled))
+
+    def of(self, indexes: Iterable[WantedIndex]) -> WantedList:
+        """Return the list with these indexes alone; what it records about others goes."""
+        kept = tuple(indexes)
+        names = {index.name for index in kept}
+        return replace(self, indexes=kept, trained={name: self.trained[name] for name in self.trained if name in names})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BaseIndex:
-    """An index of the base. `rows` counts the rows of the base that it covers."""
+    """An index of the base. `rows` counts the rows of the base that it covers, `segments` those of each segment."""
 
     name: str
     columns: tuple[str, ...]
     kind: str
     rows: int
+    segments: tuple[int, ...] = ()
     details: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -160,6 +177,7 @@ def base_indexes(base: BaseTable) -> list[BaseIndex]:
                 columns=tuple(one.field_names),
                 kind=index_kind(one.index_type),
                 rows=one.num_rows_indexed,
+                segments=segment_rows(base, [segment.fragment_ids for segment in one.segments]),
                 details=dict(one.details or {}),
             )
             for one in base.dataset.describe_indices()
@@ -327,8 +345,10 @@ def wanted_list(base: BaseTable) -> WantedList:
                 )
                 for one in document["indexes"]
             ),
+            trained={str(name): int(rows) for name, rows in document.get("trained", {}).items()},
+            stalled=frozenset(map(str, document.get("stalled", ()))),
         )
-    except (ValueError, KeyError, TypeError) as cause:
+    except (ValueError, KeyError, TypeError, AttributeError) as cause:
         raise Corrupt(
             f"the list of indexes in the base is unreadable: {cause!r}",
             remedy=f"Restore the base to a version whose schema metadata {WANTED} is valid",
@@ -356,6 +376,8 @@ def write_wanted(base: BaseTable, wanted: WantedList) -> bool:
             }
             for one in wanted.indexes
         ],
+        **({"trained": dict(wanted.trained)} if wanted.trained else {}),
+        **({"stalled": sorted(wanted.stalled)} if wanted.stalled else {}),
     }
     text = json.dumps(document, sort_keys=True, separators=(",", ":"))
     outcome = base_rows.commit(

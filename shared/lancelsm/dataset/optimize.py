@@ -1,4 +1,4 @@
-"""Compact a base and update its indexes by Lance's own operations, and state the files of the result."""
+"""Compact a base by Lance's own operation, and state the files of the result."""
 
 from __future__ import annotations
 
@@ -99,19 +99,6 @@ def _in_one_file(task: CompactionTask) -> CompactionTask:
     rows = sum(fragment.physical_rows for fragment in task.fragments)
     document["options"]["target_rows_per_fragment"] = max(rows, TARGET_ROWS)
     return cast("CompactionTask", kind.from_json(json.dumps(document)))
-
-
-def extend_indexes(base: BaseTable) -> bool:
-    """Make every index cover all rows, and so catch up with the markers. Return whether the base changed.
-
-    Raises:
-        Contended: the base changed since this version.
-        Unavailable: the store did not answer.
-    """
-    with _errors("the base's indexes can't be extended", base):
-        dataset = open_dataset(uri=base.uri, version=base.version, storage_options=base.storage_options)
-        dataset.optimize.optimize_indices()
-        return bool(dataset.version != base.version)
 
 
 @contextmanager

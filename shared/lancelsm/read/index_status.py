@@ -24,6 +24,11 @@ class IndexStatus:
         generations: listed generations that have it.
         generations_without: listed generations that lack it. Always 0 for a kind that generations don't need.
         maintained: whether the table promises to Lance's readers that every listed generation has it.
+        segments: the number of its parts on the base; a search reads each of them.
+        trained_rows: for vectors: the rows of the base when it was trained, or when that was last tried. None: not
+            recorded yet. `optimize` trains it again at twice this number.
+        stalled: whether Lance refuses to extend it to all rows of the base. Searches read the rest without it, Lance's
+            readers may not rely on it, and collections do not wait for it.
     """
 
     name: str
@@ -35,6 +40,9 @@ class IndexStatus:
     generations: int
     generations_without: int
     maintained: bool
+    segments: int = 1
+    trained_rows: int | None = None
+    stalled: bool = False
 
 
 def read_index_statuses(base: BaseTable, manifests: Iterable[Manifest], *, objects: ObjectStore) -> list[IndexStatus]:
@@ -74,6 +82,9 @@ def read_index_statuses(base: BaseTable, manifests: Iterable[Manifest], *, objec
                 generations=len(needed) - len(without),
                 generations_without=len(without),
                 maintained=promise is not None and index.name in promise.names,
+                segments=len(index.segments),
+                trained_rows=wanted.trained.get(index.name),
+                stalled=index.name in wanted.stalled,
             )
         )
     return statuses
@@ -90,9 +101,14 @@ def promise_problem(base: BaseTable, manifests: Iterable[Manifest], *, objects: 
     needed = {one.name for one in base_indexes(base) if one.in_generations is not None}
     if promise is None or not needed:
         return ""
+    wanted = wanted_list(base)
+    if stalled := sorted(wanted.stalled & {one.name for one in base_indexes(base)}):
+        return (
+            f"Lance refuses to extend the indexes {', '.join(stalled)} to all rows of the base, perhaps for a vector "
+            "that is too large. Searches read these rows without an index. Correct the rows, or drop the indexes"
+        )
     if silent := sorted(needed - set(promise.names)):
         return f"the MemWAL index does not name the indexes {', '.join(silent)}, so LanceDB refuses to search with them"
-    wanted = wanted_list(base)
     if unlisted := sorted(needed - set(wanted.promised)):
         return f"flushes do not build the indexes {', '.join(unlisted)}, but the MemWAL index promises them"
     lacking = sum(not is_indexed(one, wanted) for manifest in manifests for one in manifest.generations)
