@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from lancelsm.compaction.maintenance import flush_table
+from lancelsm.errors import Invalid
 from lancelsm.region.handle import open_table
 from lancelsm.stack import documents
+from lancelsm.stack.flush_run import flush_in_time
 from lancelsm.stack.function import Document, FunctionCall, function, parse_event, settings, table_uri
 
 SETTINGS = settings("LANCELSM_TABLES")
@@ -16,11 +17,17 @@ SETTINGS = settings("LANCELSM_TABLES")
 class Input:
     """Which regions to flush; by default all.
 
-    When the function returns, all rows acknowledged before the call are in generations. It is safe to repeat or
-    interrupt: each generation is committed separately and is not written again.
+    It is safe to repeat or interrupt: each generation is committed separately and is not written again.
+
+    Args:
+        region: one region, by its id or the start of it.
+        regions: these regions, each under a lease. `dispatch` starts the function this way. A region that another
+            invocation flushes now is left out.
 
     Returns:
-        {"generations": [{"region", "generation", "rows", "path"}]}, like `lancelsm flush`.
+        {"generations": [{"region", "generation", "rows", "path"}], "left": whether to call it again, "overtaken": [ids
+        of regions that another invocation flushes]}. If nothing is left, all rows acknowledged before the call are in
+        generations. Something is left if the time was not enough.
 
     Raises:
         Invalid: table or region not found.
@@ -30,13 +37,18 @@ class Input:
 
     table: str
     region: str | None = None
+    regions: list[str] | None = None
 
 
 @function
 def handler(event: Document, call: FunctionCall) -> Document:
     request = parse_event(Input, event)
+    if request.region is not None and request.regions is not None:
+        raise Invalid("the event has both 'region' and 'regions'", remedy="Give one of them", field="regions")
     handle = open_table(table_uri(request.table, root=SETTINGS["LANCELSM_TABLES"]))
-    flushed = flush_table(handle, region=request.region)
-    call.telemetry.measure("generations_flushed", len(flushed), table=handle.context.uri)
-    call.telemetry.measure("rows_flushed", sum(one.rows for one in flushed), table=handle.context.uri)
-    return documents.flushed(flushed)
+    done = flush_in_time(handle, region=request.region, leased=request.regions, seconds=call.seconds)
+    for region in done.overtaken:
+        call.telemetry.log("overtaken, nothing written", table=handle.context.uri, region=region)
+    call.telemetry.measure("generations_flushed", len(done.flushed), table=handle.context.uri)
+    call.telemetry.measure("rows_flushed", sum(one.rows for one in done.flushed), table=handle.context.uri)
+    return {**documents.flushed(done.flushed), "left": done.left, "overtaken": list(done.overtaken)}

@@ -11,6 +11,7 @@ from aws_cdk import aws_cloudwatch_actions as actions
 from aws_cdk import aws_lambda as lambda_
 from aws_cdk import aws_logs as logs
 from aws_cdk import aws_sns as sns
+from aws_cdk import aws_sqs as sqs
 from aws_cdk import aws_stepfunctions as sfn
 from constructs import Construct
 
@@ -46,10 +47,11 @@ class Observing(Construct):
         functions: Mapping[str, lambda_.Function],
         merging: sfn.StateMachine,
         collecting: sfn.StateMachine,
+        failed_events: sqs.IQueue,
     ) -> None:
         super().__init__(scope, "Observing")
         self._stage, self._state, self._functions = stage, state, functions
-        self._merging, self._collecting = merging, collecting
+        self._merging, self._collecting, self._failed_events = merging, collecting, failed_events
         topic = sns.Topic.from_topic_arn(self, "Topic", stage.alarm_topic) if stage.alarm_topic else None
         alarms = [self._alarm(alarm, topic) for alarm in self._alarms()]
         cw.Dashboard(
@@ -99,6 +101,12 @@ class Observing(Construct):
                 metric=failed,
                 above=5,
                 periods=3,
+            ),
+            Alarm(
+                name="failed-events",
+                description="A flush or a run of the schedule failed, or its event was dropped.",
+                metric=self._failed_events.metric_number_of_messages_sent(period=_PERIOD, statistic="Sum"),
+                above=0,
             ),
             Alarm(
                 name="merge-failures",

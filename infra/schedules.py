@@ -10,7 +10,7 @@ from constructs import Construct
 
 from infra.stage import Stage
 
-_EVERY = cdk.Duration.minutes(5)
+EVERY = cdk.Duration.minutes(5)
 
 
 class Schedules(Construct):
@@ -22,7 +22,7 @@ class Schedules(Construct):
             self,
             "Dispatch",
             rule_name=f"{stage.prefix}-dispatch",
-            schedule=events.Schedule.rate(_EVERY),
+            schedule=events.Schedule.rate(EVERY),
             enabled=stage.name == "prod",
             targets=[
                 targets.LambdaFunction(

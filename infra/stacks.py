@@ -8,6 +8,7 @@ from constructs import Construct
 
 from infra.checks import check
 from infra.collecting import Collecting
+from infra.events import FailedEvents
 from infra.functions import Functions, visibility
 from infra.grants import State as StateResources
 from infra.grants import state_of
@@ -16,7 +17,7 @@ from infra.merging import Merging
 from infra.observing import Observing
 from infra.queues import Queues
 from infra.registry import Registry
-from infra.schedules import Schedules
+from infra.schedules import EVERY, Schedules
 from infra.stage import Stage, stage_of
 from infra.storage import Storage
 
@@ -65,6 +66,12 @@ class Pipeline(cdk.Stack):
             layers=layers,
         )
         Schedules(self, stage=stage, dispatch=functions["dispatch"])
+        failed = FailedEvents(
+            self,
+            stage=stage,
+            functions=[functions[name] for name in ("dispatch", "compaction")],
+            period=EVERY,
+        )
         Observing(
             self,
             stage=stage,
@@ -72,6 +79,7 @@ class Pipeline(cdk.Stack):
             functions=functions,
             merging=merging.machine,
             collecting=collecting.machine,
+            failed_events=failed.queue,
         )
 
 

@@ -13,6 +13,8 @@ import pytest
 import lancelsm
 from lancelsm.cli import main
 from lancelsm.errors import Invalid, LsmError
+from lancelsm.region.handle import open_table
+from lancelsm.region.lease import flush_lease, lease
 from lancelsm.stack import documents
 from lancelsm.table import Table
 from lancelsm.wal.claim import claim
@@ -71,7 +73,9 @@ def test_compaction_flushes_all_acknowledged_rows(table: Table, capsys: pytest.C
 
     assert sum(one["rows"] for one in flushed) == 8
     assert {tuple(one) for one in flushed} == {("region", "generation", "rows", "path")}
-    assert call("compaction", event("compaction")) == command(capsys, "flush", table.uri) == {"generations": []}
+    again = {"generations": [], "left": False, "overtaken": []}
+    assert call("compaction", event("compaction")) == again
+    assert command(capsys, "flush", table.uri) == {"generations": []}
 
 
 def test_compaction_can_flush_one_region(table: Table) -> None:
@@ -81,6 +85,19 @@ def test_compaction_can_flush_one_region(table: Table) -> None:
     flushed = call("compaction", {"table": "orders", "region": region})["generations"]
 
     assert [one["region"] for one in flushed] == [region]
+
+
+def test_compaction_leaves_out_a_region_that_another_invocation_flushes(table: Table) -> None:
+    table.upsert(ORDERS)
+    busy, free = (region.id for region in table.regions())
+    request = {"table": "orders", "regions": [busy, free]}
+
+    with lease(open_table(table.uri).context, flush_lease(busy)):
+        first = call("compaction", request)
+    second = call("compaction", request)
+
+    assert [[one["region"] for one in run["generations"]] for run in (first, second)] == [[free], [busy]]
+    assert [(run["overtaken"], run["left"]) for run in (first, second)] == [([busy], True), ([], False)]
 
 
 def test_merger_merges_all_regions_at_once(table: Table) -> None:

@@ -46,6 +46,11 @@ class Stacks:
         (only,) = self.of(kind).values()
         return only
 
+    def named(self, kind: str, **properties: str) -> str:
+        """Return the logical id of the only resource of a type with these properties."""
+        (found,) = (name for name, one in self.of(kind).items() if properties.items() <= one.items())
+        return found
+
     def functions(self) -> dict[str, Any]:
         """Return the properties of the functions by their name without the prefix."""
         prefix = f"lancelsm-{self.stage}-"

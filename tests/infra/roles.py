@@ -28,6 +28,7 @@ INBOX, PLAN, RESULT = f"{BUCKET}/work/inbox/1", f"{BUCKET}/work/merge/e/plan.jso
 REGISTRY = f"arn:aws:dynamodb:{REGION}:{ACCOUNT}:table/lancelsm-local-registry"
 WRITES = f"arn:aws:sqs:{REGION}:{ACCOUNT}:lancelsm-local-writes.fifo"
 DEAD_LETTERS = f"arn:aws:sqs:{REGION}:{ACCOUNT}:lancelsm-local-dead-letters.fifo"
+FAILED_EVENTS = f"arn:aws:sqs:{REGION}:{ACCOUNT}:lancelsm-local-failed-events"
 COMPACTION, MERGER, GC, SWEEP = (
     f"arn:aws:lambda:{REGION}:{ACCOUNT}:function:lancelsm-local-{name}"
     for name in ("compaction", "merger", "gc", "gc_sweep")
@@ -77,6 +78,7 @@ MAY: dict[str, list[Request]] = {
         ("s3:PutObject", GENERATION),
         ("s3:PutObject", MANIFEST),
         ("dynamodb:UpdateItem", REGISTRY),
+        ("sqs:SendMessage", FAILED_EVENTS),
     ],
     "merger": [
         ("s3:GetObject", GENERATION),
@@ -123,6 +125,7 @@ MAY: dict[str, list[Request]] = {
         ("lambda:InvokeFunction", COMPACTION),
         ("states:StartExecution", MERGE),
         ("states:ListExecutions", MERGE),
+        ("sqs:SendMessage", FAILED_EVENTS),
     ],
     "merge-machine": [
         ("lambda:InvokeFunction", MERGER),
@@ -249,6 +252,7 @@ def _resolve(value: Any) -> Any:
 
 ARNS = {
     "CollectingMachine": COLLECT,
+    "FailedEventsQueue": FAILED_EVENTS,
     "FunctionsMerger": MERGER,
     "FunctionsGcSweep": SWEEP,
     "FunctionsGc": GC,

@@ -125,6 +125,16 @@ def test_the_writer_reports_failed_messages_of_a_batch(prod: Stacks) -> None:
     assert mapping["FunctionResponseTypes"] == ["ReportBatchItemFailures"]
 
 
+def test_events_without_a_caller_are_not_repeated_and_their_failures_are_kept(stacks: Stacks) -> None:
+    queue = stacks.named("AWS::SQS::Queue", QueueName=f"lancelsm-{stacks.stage}-failed-events")
+    configured = stacks.of("AWS::Lambda::EventInvokeConfig").values()
+
+    assert {_text(one["FunctionName"]).split("Functions")[1][:8] for one in configured} == {"Dispatch", "Compacti"}
+    for one in configured:
+        assert (one["MaximumRetryAttempts"], one["MaximumEventAgeInSeconds"]) == (0, 300)
+        assert one["DestinationConfig"]["OnFailure"]["Destination"]["Fn::GetAtt"][0] == queue
+
+
 def test_the_schedule_is_enabled_only_at_stage_prod(stacks: Stacks) -> None:
     rule = stacks.one("AWS::Events::Rule")
     assert rule["ScheduleExpression"] == "rate(5 minutes)"

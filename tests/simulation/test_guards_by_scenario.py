@@ -23,6 +23,8 @@ from lancelsm.dataset import base_rows
 from lancelsm.errors import Corrupt
 from lancelsm.region import catalog
 from lancelsm.region.compare_and_swap import newest
+from lancelsm.region.handle import open_table
+from lancelsm.stack.flush_run import flush_in_time
 from lancelsm.wal import claim
 from tests.simulation import append_scenarios, claim_scenarios, region_creation_scenarios
 from tests.simulation.environment import OWNER, RIVAL, Environment, raised
@@ -111,7 +113,7 @@ def changing_a_row(path: Path) -> None:
     assert rows_of(table) == [row_of(1), row_of(2)]
 
 
-def replaced_last_entry(path: Path) -> None:
+def replaced_last_entry(path: Path, *, seconds: float = 900) -> None:
     """The last entry of a log is replaced by one of another table. The flush of the log must commit nothing."""
     table, other = (tables.create(one, settings={"flush_rows": 1}) for one in (path, path / "other"))
     for one, first in ((table, 0), (other, 10)):
@@ -122,7 +124,7 @@ def replaced_last_entry(path: Path) -> None:
     )
     last.write_bytes(theirs.read_bytes())
     with pytest.raises(Corrupt):
-        table.flush()
+        flush_in_time(open_table(table.uri), region=None, leased=None, seconds=seconds)
     (region,) = table.regions()
     assert newest(region, region.head())[1].generations == ()
 
@@ -268,6 +270,10 @@ GUARDS: dict[str, tuple[list[Edit], Scenario]] = {
     "a flush commits no generation of a log that is not proven": (
         [changed("generations of an unproven log are not committed", "return True")],
         replaced_last_entry,
+    ),
+    "a flush that ends early commits no generation of a log that is not proven": (
+        [without("flush that ends early proves its log")],
+        partial(replaced_last_entry, seconds=0),
     ),
     # Merge
     "heads are read before the base": (

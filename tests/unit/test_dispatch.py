@@ -17,6 +17,7 @@ from lancelsm.common.settings import Settings
 from lancelsm.compaction.maintenance import merge_table
 from lancelsm.errors import Invalid, Unavailable
 from lancelsm.region.handle import TableHandle, open_configured, open_table
+from lancelsm.region.lease import flush_lease, lease
 from lancelsm.registry import Record
 from lancelsm.stack.dispatch import AwsWork, Lag, dispatch, due, next_collection
 from lancelsm.table import Table
@@ -40,7 +41,7 @@ def lag(*, rows: int = 0, size: int = 0, newest: int = 0, merged: int = 0, age: 
 
 def needs(*lags: Lag, now: float = NOW) -> tuple[bool, bool]:
     found = due(TABLE, lags, settings=SETTINGS, now=now)
-    return found.flush, found.merge is not None
+    return bool(found.flush), found.merge is not None
 
 
 @pytest.mark.parametrize(
@@ -69,6 +70,33 @@ def test_a_flush_or_a_merge_is_due_by_amount_or_age(lag_of_region: Lag, expected
 def test_one_due_region_makes_the_table_due() -> None:
     assert needs(lag(rows=1), lag(rows=100, region="s")) == (True, False)
     assert needs(lag(newest=1), lag(newest=8, region="s")) == (False, True)
+
+
+def test_only_due_regions_are_flushed_and_small_ones_share_an_invocation() -> None:
+    lags = [
+        lag(rows=100, size=5000, region="large"),
+        lag(rows=100, size=400, region="b"),
+        lag(rows=100, size=500, region="c"),
+        lag(rows=100, size=300, region="a"),
+        lag(rows=99, size=999, region="young"),
+    ]
+
+    found = due(TABLE, lags, settings=SETTINGS, now=NOW).flush
+
+    assert found == (("a", "b"), ("c",), ("large",))
+
+
+def test_a_region_whose_flush_runs_is_not_flushed_again(tmp_path: Path) -> None:
+    table, registry, work = create(tmp_path, regions="bucket(id, 2)"), DirtyIndex(), FakeWork()
+    table.upsert([row(key) for key in range(8)])
+    registry.add(table)
+    busy, free = table.regions()
+
+    with lease(open_table(table.uri).context, flush_lease(busy.id)):
+        dispatch(registry, open_table=EAGER, work=work)
+    dispatch(registry, open_table=EAGER, work=work)
+
+    assert [sorted(group) for group in work.groups] == [[free.id], sorted([busy.id, free.id])]
 
 
 def name(*lags: Lag, now: float = NOW) -> str:
@@ -124,11 +152,13 @@ class DirtyIndex:
 @dataclass
 class FakeWork:
     flushes: list[str] = field(default_factory=list)
+    groups: list[tuple[RegionId, ...]] = field(default_factory=list)
     merges: list[tuple[str, str]] = field(default_factory=list)
     running: list[str] = field(default_factory=list)
 
-    def flush(self, table: str) -> None:
+    def flush(self, table: str, *, regions: Sequence[RegionId]) -> None:
         self.flushes.append(table)
+        self.groups.append(tuple(regions))
 
     def running_merges(self) -> Sequence[str]:
         return self.running
@@ -278,10 +308,10 @@ def test_a_flush_is_invoked_asynchronously_and_running_merges_are_listed_once() 
     services = Services()
     work = AwsWork(compaction="compaction", machine=MACHINE, service=services)
 
-    work.flush("s3://t")
+    work.flush("s3://t", regions=[RegionId("r"), RegionId("s")])
 
     assert services.calls[0]["InvocationType"] == "Event"
-    assert json.loads(services.calls[0]["Payload"]) == {"table": "s3://t"}
+    assert json.loads(services.calls[0]["Payload"]) == {"table": "s3://t", "regions": ["r", "s"]}
     assert (work.running_merges(), work.running_merges(), len(services.calls)) == (["a", "b"], ["a", "b"], 2)
     assert services.calls[1]["statusFilter"] == "RUNNING"
 
@@ -291,7 +321,7 @@ def test_a_refusal_of_aws_is_invalid_and_throttling_is_unavailable(code: str, ki
     work = AwsWork(compaction="compaction", machine=MACHINE, service=Services(failing=code))
 
     for call in (
-        lambda: work.flush("s3://t"),
+        lambda: work.flush("s3://t", regions=[]),
         work.running_merges,
         lambda: work.merge("s3://t", name="one"),
     ):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -14,12 +15,14 @@ import lancelsm
 from lancelsm.common.room import Room
 from lancelsm.common.setsum import Setsum
 from lancelsm.compaction import fold, maintenance
+from lancelsm.compaction.pace import Pace
 from lancelsm.errors import Corrupt, Unavailable
 from lancelsm.record.rowsum import row_setsums
 from lancelsm.region.compare_and_swap import newest
-from lancelsm.region.handle import Ports
+from lancelsm.region.handle import Ports, open_table
+from lancelsm.stack.flush_run import flush_in_time
 from lancelsm.table import Table
-from tests.simulation.faults import CRASH_AFTER, CRASH_BEFORE, Crash, FaultPlan
+from tests.simulation.faults import CRASH_AFTER, CRASH_BEFORE, Crash, FakeClock, FaultPlan
 from tests.unit.peak import peak_megabytes
 from tests.unit.tables import CountingStore, create, faulty, generation_paths, merged, row, rows_of
 
@@ -241,6 +244,37 @@ def test_generations_before_one_that_fails_are_committed(tmp_path: Path, monkeyp
     assert rows_of(table) == [row(key) for key in range(4)]
 
 
+def test_a_flush_without_time_commits_one_generation_of_each_region_and_the_next_one_goes_on(tmp_path: Path) -> None:
+    table = create(tmp_path, regions="bucket(id, 2)", settings={"flush_rows": 1})
+    for key in range(8):
+        table.upsert([row(key)])
+    handle = open_table(table.uri)
+
+    runs = [flush_in_time(handle, region=None, leased=None, seconds=0)]
+    while runs[-1].left:
+        runs.append(flush_in_time(handle, region=None, leased=None, seconds=0))
+
+    assert all(max(Counter(one.region for one in run.flushed).values()) == 1 for run in runs)
+    assert sum(len(run.flushed) for run in runs) == 8
+    assert len(runs) == max(Counter(one.region for run in runs for one in run.flushed).values())
+    assert table.status().regions[0].wal_rows == 0
+    assert rows_of(table) == [row(key) for key in range(8)]
+
+
+def test_a_pace_keeps_time_for_two_generations_and_the_rest_of_the_log() -> None:
+    clock = FakeClock()
+    pace = Pace(clock=clock, seconds=100)
+
+    def after(seconds: float, done: int, total: int) -> bool:
+        clock.sleep(seconds)
+        return pace.has_time(done, total)
+
+    assert after(10, 10, 100), "90 s are left: 20 s for two generations, 30 s to read the rest"
+    assert after(25, 50, 100), "65 s are left: 50 s and 12 s"
+    assert not after(10, 60, 100), "55 s are left: 50 s and 10 s"
+    assert pace.stopped
+
+
 def test_regions_share_the_memory_of_a_flush(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Regions whose logs fit together are flushed at the same time, others one after the other."""
     room = Room(100)
@@ -264,19 +298,38 @@ def test_regions_share_the_memory_of_a_flush(tmp_path: Path, monkeypatch: pytest
 
 
 @pytest.mark.long
-def test_a_log_of_three_gigabytes_is_flushed_with_little_memory(tmp_path: Path) -> None:
-    peak_megabytes(THREE_GIGABYTES, tmp_path / "t")
+def test_a_log_ten_times_as_large_as_memory_is_flushed(tmp_path: Path) -> None:
+    """The limit is what the process has after a small flush, plus a tenth of the log."""
+    small = create(tmp_path / "small")
+    small.upsert([row(1)])
+    peak_megabytes(LARGE_LOG, tmp_path / "t")
+    table = lancelsm.open(tmp_path / "t")
+    bytes_of_log = sum(one.wal_bytes for one in table.status().regions)
+    assert bytes_of_log > 10 * MEMORY
 
-    assert peak_megabytes("import sys; lancelsm.open(sys.argv[1]).flush()", tmp_path / "t") < 1000
+    peak_megabytes(FLUSH_IN_LITTLE_MEMORY, tmp_path / "t", MEMORY, small.uri)
 
-    assert sum(one.rows or 0 for one in manifest_of(lancelsm.open(tmp_path / "t")).generations) == 3_000_000
+    assert sum(one.wal_rows for one in table.status().regions) == 0
+    assert sum(one.rows or 0 for one in manifest_of(table).generations) == 400_000
 
 
-THREE_GIGABYTES = """
-import sys, pyarrow as pa, numpy as np
-table = lancelsm.create(sys.argv[1], pa.schema([("id", pa.int64()), ("v", pa.string())]), primary_key="id")
-values = np.random.default_rng(1)
-for part in range(300):
-    ids = np.arange(part * 10_000, (part + 1) * 10_000)
-    table.upsert(pa.table({"id": ids, "v": [values.bytes(500).hex() for _ in ids]}))
+MEMORY = 128 << 20
+LARGE_LOG = """
+import sys, os, pyarrow as pa
+table = lancelsm.create(sys.argv[1], pa.schema([("id", pa.int64()), ("v", pa.binary())]), primary_key="id")
+for part in range(400):
+    ids = range(part * 1000, (part + 1) * 1000)
+    table.upsert(pa.table({"id": pa.array(ids, pa.int64()), "v": [os.urandom(3400) for _ in ids]}))
+"""
+FLUSH_IN_LITTLE_MEMORY = """
+import resource, sys
+threading.stack_size(1 << 18)  # stacks count as data
+from lancelsm.region.handle import open_table
+from lancelsm.stack.flush_run import flush_in_time
+lancelsm.open(sys.argv[3]).flush()
+handle = open_table(sys.argv[1], settings={"flush_memory_bytes": 16 << 20})
+with open("/proc/self/status") as lines:
+    used = next(int(line.split()[1]) << 10 for line in lines if line.startswith("VmData"))
+resource.setrlimit(resource.RLIMIT_DATA, (used + int(sys.argv[2]),) * 2)
+assert not flush_in_time(handle, region=None, leased=None, seconds=900).left
 """

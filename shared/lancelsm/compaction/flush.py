@@ -58,6 +58,8 @@ class Stored:
 Write = Callable[[str, FoldedRows], Stored]
 """Write rows as a generation at a key, then sum its files, then read the rows back and compare their setsum."""
 
+HasTime = Callable[[int, int], bool]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Cut:
@@ -91,7 +93,13 @@ class _Tail:
 
 
 def flush(
-    region: Region, schema: TableSchema, *, write: Write, rows_max: int, bytes_max: int
+    region: Region,
+    schema: TableSchema,
+    *,
+    write: Write,
+    rows_max: int,
+    bytes_max: int,
+    has_time: HasTime = lambda _done, _total: True,
 ) -> list[FlushedGeneration]:
     """Write the region's tail as its next generations.
 
@@ -100,6 +108,8 @@ def flush(
         write: see `Write`.
         rows_max, bytes_max: limits of the entries in one generation. Entries are not split: a larger one is alone in
             its generation. Fences alone are not flushed.
+        has_time: called after each generation with the bytes of the log that are in generations, and the bytes of the
+            tail. If it returns False, the rest of the tail is only read, as a proof.
 
     Returns:
         The generations, once the head names a manifest that lists them. Empty if there was nothing to flush, or another
@@ -116,13 +126,19 @@ def flush(
     or the generation hold all rows. A directory that no manifest names is an orphan.
     """
     head, manifest = newest(region, region.head())
-    tail = _Tail(stream_tail(region, head, manifest, size=head.wal_bytes - manifest.wal_bytes))
+    size, done = head.wal_bytes - manifest.wal_bytes, 0
+    tail = _Tail(stream_tail(region, head, manifest, size=size))
     entries = iter(tail)
     written: list[_Written] = []
     failure: LsmError | None = None
     try:
         for cut in _cuts(entries, manifest.totals, rows_max=rows_max, bytes_max=bytes_max):
+            done += sum(entry.summary.bytes for entry in cut.entries)
             written.append(_write(region, schema, cut, write, number=len(written), manifest=manifest))
+            if done < size and not has_time(done, size):
+                for _ in entries:  # guard: flush that ends early proves its log
+                    pass
+                break
     except LogCollected:  # another flush took entries, and they were collected since
         return []
     except LsmError as error:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Literal, get_args
 
 from lancelsm.common.full_disk import is_full, no_room
@@ -26,6 +27,7 @@ from lancelsm.compaction.indexes import (
 from lancelsm.compaction.inprocess import InProcess
 from lancelsm.compaction.merge import Merged, merge_generations
 from lancelsm.compaction.optimize import Optimized, optimize_base
+from lancelsm.compaction.pace import Pace
 from lancelsm.compaction.plan import RegionPending, Sums
 from lancelsm.compaction.runner import TaskRunner
 from lancelsm.compaction.snapshot_regions import snapshot_regions
@@ -83,15 +85,43 @@ def flush_table(handle: TableHandle, *, region: str | None = None) -> list[Flush
         Corrupt: for the reasons of `compaction.flush.flush`; or the base belongs to another table.
         Contended, Ambiguous, Unavailable: for the reasons of `compaction.flush.flush`.
     """
-    context, room = handle.context, Room(handle.settings.flush_memory_bytes)
+    context = handle.context
     wanted = regions(context) if region is None else select_regions(context, region)
+    return flush_regions(handle, wanted, all_of_them=region is None, stacklevel=4)
+
+
+FlushOne = Callable[..., list[Flushed]]
+"""`flush_region` for one region; takes only a `pace`."""
+
+
+def flush_regions(
+    handle: TableHandle,
+    wanted: Sequence[Region],
+    *,
+    run: Callable[[Region, FlushOne], list[Flushed]] = lambda _, flush_one: flush_one(),
+    all_of_them: bool = False,
+    stacklevel: int = 3,
+) -> list[Flushed]:
+    """Flush these regions, several at a time, within the memory of one flush.
+
+    Args:
+        run: flushes one region by a call of its second argument, or leaves it out.
+        all_of_them: whether these are all regions of the table.
+
+    Raises: the same errors as `flush_table`.
+    """
+    context, room = handle.context, Room(handle.settings.flush_memory_bytes)
     heads_read = with_heads(context, wanted)
     base = handle.read_base()  # guard: list of indexes is read after the regions
     write = _writing(handle, base)
-    warn_of_problems(handle, base=base, heads=heads_read if region is None else None, stacklevel=3)
+    warn_of_problems(handle, base=base, heads=heads_read if all_of_them else None, stacklevel=stacklevel)
     held = {one.id: head for one, head in heads_read}
-    made = context.each(lambda one: flush_region(handle, one, held=held.get(one.id), write=write, room=room), wanted)
-    return [flushed for of_region in made for flushed in of_region]
+
+    def flush_one(region: Region) -> list[Flushed]:
+        one = partial(flush_region, handle, region, held=held.get(region.id), write=write, room=room)
+        return run(region, one)
+
+    return [flushed for of_region in context.each(flush_one, wanted) for flushed in of_region]
 
 
 def flush_region(
@@ -101,6 +131,7 @@ def flush_region(
     held: Head | None = None,
     write: Write | None = None,
     room: Room | None = None,
+    pace: Pace | None = None,
 ) -> list[Flushed]:
     """Flush one region until generations hold all entries that a head shows; a concurrent flush counts too.
 
@@ -108,6 +139,7 @@ def flush_region(
         held: the head; by default, or if the region had none when the caller looked, it is read now.
         write: see `compaction.flush.Write`.
         room: memory that this flush shares with those of other regions.
+        pace: ends the flush before the end of the log if the time is over.
 
     Raises: the same errors as `flush_table`.
     """
@@ -123,17 +155,19 @@ def flush_region(
         mean = (head.wal_bytes - manifest.wal_bytes) // (end - reached)
         wanted = min(head.wal_bytes - manifest.wal_bytes, max(bytes_max, mean) + AHEAD_BYTES)
         with room.taken(wanted), error_context(**region.where):
-            limits = {"rows_max": handle.settings.flush_rows, "bytes_max": bytes_max}
+            run = partial(flush, region, handle.config.schema, rows_max=handle.settings.flush_rows, bytes_max=bytes_max)
+            if pace is not None:
+                run = partial(run, has_time=pace.has_time)
             try:
-                built = flush(region, handle.config.schema, write=write, **limits)
+                built = run(write=write)
             except IndexesChanged as outdated:
                 raise_number(handle, outdated.required)
                 write = _writing(handle, handle.read_base())
-                built = flush(region, handle.config.schema, write=write, **limits)
+                built = run(write=write)
         made += [_flushed(region, one) for one in built]
         # If nothing was flushed, another flush took these entries and moved the replay point, or only fences are left.
         now = made[-1].through if built else newest(region, region.head())[1].replay_after
-        if now == reached:
+        if now == reached or (pace is not None and pace.stopped):
             break
         reached = now
     return made

@@ -63,14 +63,19 @@ class Stack:
         return Budget(clock=self._clock, ids=self._ids, seconds=seconds).attempts()
 
     def flush(self, table: str) -> Document:
-        """Invoke `compaction`. It is safe to repeat. Raises the errors of the function."""
-        return self._functions.answer(
-            "compaction",
-            json.dumps({"table": table}).encode(),
-            attempts=self.attempts(_FUNCTION_SECONDS),
-            read_seconds=_FUNCTION_SECONDS,
-            table=table,
-        )
+        """Invoke `compaction` until nothing is left. It is safe to repeat. Raises the errors of the function."""
+        made: list[Document] = []
+        while True:
+            answer = self._functions.answer(
+                "compaction",
+                json.dumps({"table": table}).encode(),
+                attempts=self.attempts(_FUNCTION_SECONDS),
+                read_seconds=_FUNCTION_SECONDS,
+                table=table,
+            )
+            made += answer["generations"]
+            if not answer.get("left"):
+                return {"generations": made}
 
     def merge(self, table: str, *, engine: Engine) -> Document:
         """Start an execution of the merge machine, wait for it, and return its output.

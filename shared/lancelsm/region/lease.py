@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
-from lancelsm.common.layout import Key, Nonce, lease_key
+from lancelsm.common.layout import Key, Nonce, RegionId, lease_key
 from lancelsm.common.renewal import Renewal
 from lancelsm.errors import Contended, Corrupt, LsmError, Unavailable
 from lancelsm.region.catalog import TableContext
@@ -71,6 +71,24 @@ def lease(context: TableContext, name: str) -> Iterator[None]:
             raise
 
 
+def flush_lease(region: RegionId) -> str:
+    """Return the name of the lease that a function holds while it flushes a region."""
+    return f"flush-{region}"
+
+
+def is_held(context: TableContext, name: str) -> bool:
+    """Return whether a process holds the lease of this name. Raises `Unavailable` if the registry did not answer."""
+    try:
+        return _is_current(_read(context, lease_key(context.table, name)), context)
+    except Corrupt:
+        return False
+
+
+def _is_current(found: _Lease | None, context: TableContext) -> bool:
+    left = found.expires - context.clock.now() if found and found.holder else 0.0
+    return 0 < left <= LEASE_SECONDS + _SKEW_SECONDS
+
+
 def _take(context: TableContext, key: Key, holder: Nonce, name: str) -> int:
     unknown = ""
     for _ in context.budget().attempts():
@@ -79,9 +97,8 @@ def _take(context: TableContext, key: Key, holder: Nonce, name: str) -> int:
         except Corrupt:
             context.registry.discard(key)  # safe, since leases are advisory; else no process could take it again
             continue
-        left = found.expires - context.clock.now() if found and found.holder else 0.0
-        held = 0 < left <= LEASE_SECONDS + _SKEW_SECONDS
-        if found and held and found.holder != holder:
+        if found and _is_current(found, context) and found.holder != holder:
+            left = found.expires - context.clock.now()
             raise Contended(
                 f"another process holds the lease {name!r}",
                 remedy=f"Wait: its holder releases it, or it expires in {left:.0f} s if the holder has crashed",

@@ -3,9 +3,10 @@
 The registry's index `dirty` lists regions whose base may lag behind. What is due is then decided from their heads, read
 with consistency. No safety depends on this module: a flush or merge that is started twice finds nothing to do.
 
-A flush is due by the table's settings for rows, bytes, or the time since the base began to lag. A merge is due by the
-number of pending generations or by that time. A generation counts as pending until the merger has recorded its merge in
-the head. A marked region without data is skipped; the merger removes its mark.
+A flush of a region is due by the table's settings for rows, bytes, or the time since the base began to lag. Regions
+with small logs share an invocation. A region whose flush still runs is left out (`region.lease.flush_lease`). A merge
+is due by the number of pending generations or by that time. A generation counts as pending until the merger has
+recorded its merge in the head. A marked region without data is skipped; the merger removes its mark.
 """
 
 from __future__ import annotations
@@ -28,9 +29,11 @@ from lancelsm.region.catalog import Region, regions, with_heads
 from lancelsm.region.compare_and_swap import newest
 from lancelsm.region.handle import TableHandle
 from lancelsm.region.head import Head
+from lancelsm.region.lease import flush_lease, is_held
 from lancelsm.registry import Record
 
 _NAME_DIGITS = 16
+_GROUP_REGIONS = 64  # an event of this many region ids has 2.5 KB
 
 
 class DirtyRegistry(Protocol):
@@ -46,8 +49,8 @@ class DirtyRegistry(Protocol):
 class Work(Protocol):
     """Starts work without waiting for it."""
 
-    def flush(self, table: str) -> None:
-        """Start a flush of a table."""
+    def flush(self, table: str, *, regions: Sequence[RegionId]) -> None:
+        """Start a flush of regions of a table."""
         ...
 
     def running_merges(self) -> Sequence[str]:
@@ -73,9 +76,14 @@ class Lag:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Due:
-    """What is due in a table now. `merge` is the name of the merge; a name is started only once."""
+    """What is due in a table now.
 
-    flush: bool
+    Args:
+        flush: groups of regions; each group is flushed by one invocation.
+        merge: the name of the merge; a name is started only once.
+    """
+
+    flush: tuple[tuple[RegionId, ...], ...]
     merge: str | None
 
 
@@ -95,23 +103,41 @@ def due(table: TableId, lags: Iterable[Lag], *, settings: Settings, now: float) 
     since the base began to lag. So two concurrent schedules start one merge, new generations get a new merge, and a
     failed merge is started again after that time.
     """
-    flush, waiting, merge_is_due = False, [], False
+    flush: list[Lag] = []
+    waiting: list[Lag] = []
+    merge_is_due = False
     for lag in lags:
         age, pending = now - lag.since, lag.newest - lag.merged
         large = lag.rows >= settings.flush_rows or lag.bytes >= settings.flush_bytes
-        flush |= lag.rows > 0 and (large or age >= settings.flush_age_seconds)
+        if lag.rows > 0 and (large or age >= settings.flush_age_seconds):
+            flush.append(lag)
         if pending > 0:
             waiting.append(lag)
             merge_is_due |= pending >= settings.merge_generations or age >= settings.merge_age_seconds
+    groups = tuple(_groups(flush, bytes_max=settings.flush_bytes))
     if not merge_is_due:
-        return Due(flush=flush, merge=None)
+        return Due(flush=groups, merge=None)
     oldest = min(lag.since for lag in waiting)
     parts = [
         sorted((lag.region, lag.newest, lag.merged) for lag in waiting),
         int((now - oldest) // settings.merge_age_seconds),
     ]
     digest = hashlib.sha256(json.dumps(parts).encode()).hexdigest()
-    return Due(flush=flush, merge=f"{table}-{digest[:_NAME_DIGITS]}")
+    return Due(flush=groups, merge=f"{table}-{digest[:_NAME_DIGITS]}")
+
+
+def _groups(lags: Iterable[Lag], *, bytes_max: int) -> Iterator[tuple[RegionId, ...]]:
+    """Divide regions into groups, each with at most this many bytes of log; a larger region is a group of its own."""
+    group: list[RegionId] = []
+    size = 0
+    for lag in sorted(lags, key=lambda one: (one.bytes, one.region)):
+        if group and (size + lag.bytes > bytes_max or len(group) == _GROUP_REGIONS):
+            yield tuple(group)
+            group, size = [], 0
+        group.append(lag.region)
+        size += lag.bytes
+    if group:
+        yield tuple(group)
 
 
 def next_collection(table: TableId, *, settings: Settings, now: float) -> tuple[str, str]:
@@ -152,9 +178,10 @@ def dispatch(
                 continue
             handle = _open_checked(uri, table, open_table)
             needs = due(table, _lags(handle, wanted), settings=handle.settings, now=handle.context.clock.now())
-            if needs.flush:
-                work.flush(uri)
-                flushed.append(uri)
+            groups = [free for group in needs.flush if (free := _free(handle, group))]
+            for group in groups:
+                work.flush(uri, regions=group)
+            flushed += [uri] if groups else []
             if needs.merge is not None and not any(name.startswith(table) for name in work.running_merges()):
                 merges.append(work.merge(uri, name=needs.merge))
         except Exception as error:  # noqa: BLE001 - an error in one table must not stop the others
@@ -181,9 +208,9 @@ class AwsWork:
         self._service = service
         self._running: list[str] | None = None
 
-    def flush(self, table: str) -> None:
+    def flush(self, table: str, *, regions: Sequence[RegionId]) -> None:
         with _aws_errors("the flush can't be started", table=table):
-            body = json.dumps({"table": table}).encode()
+            body = json.dumps({"table": table, "regions": list(regions)}).encode()
             self._service("lambda").invoke(FunctionName=self._compaction, InvocationType="Event", Payload=body)
 
     def running_merges(self) -> Sequence[str]:
@@ -233,6 +260,11 @@ def _open_checked(uri: str, table: TableId, open_table: Callable[[str], TableHan
             table=uri,
         )
     return handle
+
+
+def _free(handle: TableHandle, group: Sequence[RegionId]) -> list[RegionId]:
+    """Return the regions of a group that no invocation flushes now."""
+    return [region for region in group if not is_held(handle.context, flush_lease(region))]
 
 
 def _lags(handle: TableHandle, wanted: set[RegionId]) -> list[Lag]:

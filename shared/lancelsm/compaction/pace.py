@@ -1,0 +1,37 @@
+"""Decide whether a flush that must end in time writes one more generation."""
+
+from __future__ import annotations
+
+from lancelsm.common.clock import Clock
+
+_TIMES_MOVED = 3  # a flush moves each byte at least 3 more times than a read: it writes, sums and reads back
+
+
+class Pace:
+    """The time that one region's flush has.
+
+    A flush commits nothing before it has read its log to the end. So the time that is left must be enough for one more
+    generation, and for the rest of the log. The rest is read faster than the part before it was flushed.
+
+    Args:
+        seconds: from now until the flush must end.
+    """
+
+    def __init__(self, *, clock: Clock, seconds: float) -> None:
+        self._clock = clock
+        self._began = self._last = clock.monotonic()
+        self._ends = self._began + seconds
+        self._longest = 0.0
+        self.stopped = False  # the flush ended before the end of the log
+
+    def has_time(self, done: int, total: int) -> bool:
+        """Return whether to write one more generation. Called after each one.
+
+        Args:
+            done: bytes of the log that are in generations; total: bytes of the log.
+        """
+        now = self._clock.monotonic()
+        self._longest, self._last = max(self._longest, now - self._last), now
+        reading = (now - self._began) * max(0, total - done) / max(1, done) / _TIMES_MOVED
+        self.stopped = self._ends - now < 2 * self._longest + reading
+        return not self.stopped
