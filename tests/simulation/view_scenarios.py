@@ -49,9 +49,10 @@ class Held:
 
 
 def changed_head(path: Path) -> None:
-    """Rows are appended after a view."""
+    """Rows are appended and flushed after a view."""
     held = Held(path)
     held.writing.upsert([{"id": 0, "v": 2}])
+    held.writing.flush()
     assert held.scan() == {0: 2}
 
 
@@ -66,6 +67,7 @@ def changed_base(path: Path) -> None:
 def merge_between_heads_and_base(path: Path) -> None:
     """A flush and a merge come between the reads of the heads and of the base. The next try reads the heads again."""
     held = Held(path)
+    held.writing.flush()
     held.writing.upsert([{"id": 0, "v": 2}])
     newest_version = view_cache.newest_version
     merges: list[Callable[[], None]] = [held.merge]

@@ -66,16 +66,33 @@ def test_a_repeated_read_costs_only_the_catalog_the_heads_and_the_newest_version
     assert by_key(read(reader.table)) == NEWEST
 
 
+def test_of_a_log_that_grew_only_the_new_entries_are_read(tmp_path: Path) -> None:
+    reader = Reader(tmp_path / "table")
+    reader.table.scan()
+    for version in (3, 4):
+        reader.writing.upsert([{"id": 1, "v": version}])
+        reader.writing.delete([0])
+
+        again = reader.calls(reader.table.scan)
+
+        assert again == {"registry.list": 1, "registry.read": 2, "objects.get": 2}
+        assert by_key(reader.table.scan().to_arrow()) == {1: version, 2: 1}
+    reader.clock.advance(10_000)
+    assert by_key(reader.table.scan().to_arrow()) == {1: 4, 2: 1}
+
+
 def test_only_the_region_that_changed_is_read_again(tmp_path: Path) -> None:
     reader = Reader(tmp_path / "table")
     first = reader.calls(reader.table.scan)
     reader.writing.upsert([{"id": 1, "v": 3}])
+    reader.writing.flush()
+    reader.writing.upsert([{"id": 1, "v": 4}])
 
     again = reader.calls(reader.table.scan)
 
     assert first["objects.get"] == 4, "a manifest and an entry of each region"
-    assert again == {"registry.list": 1, "registry.read": 2, "objects.get": 3}, "its manifest and its two entries"
-    assert by_key(reader.table.scan().to_arrow()) == {**NEWEST, 1: 3}
+    assert again == {"registry.list": 1, "registry.read": 2, "objects.get": 3}, "two manifests and an entry"
+    assert by_key(reader.table.scan().to_arrow()) == {**NEWEST, 1: 4}
 
 
 def test_a_merge_leaves_what_is_known_of_the_logs(tmp_path: Path) -> None:

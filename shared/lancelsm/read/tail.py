@@ -7,7 +7,7 @@ when their rows are wanted. The first reading proves the entries; the second one
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from lancelsm.common.layout import Position
 from lancelsm.common.setsum import Setsum
 from lancelsm.errors import Corrupt, error_context
-from lancelsm.record.batches import gathered
+from lancelsm.record.batches import coalesced, gathered
 from lancelsm.record.key import fold, key_column, last_of_key
 from lancelsm.record.schema import TOMBSTONE, TableSchema
 from lancelsm.region.catalog import Region
@@ -69,6 +69,26 @@ class Tail:
         """The bytes in memory, about."""
         held = 0 if self._held is None else self._held.nbytes
         return int(self.keys.nbytes) + held + sum(len(one.bits) for one in self._entries)
+
+    @property
+    def is_held(self) -> bool:
+        """Whether the rows are in memory, and not only their keys."""
+        return self._held is not None
+
+    def followed_by(self, entries: Iterable[Entry]) -> Tail:
+        """Return the tail with the entries that follow it. Its rows must be in memory.
+
+        Raises: the `Corrupt` of `wal.replay.stored_rows`.
+        """
+        collector = _Collector(self.region, self.schema, 1 << 62)
+        for entry in entries:
+            if entry.summary.rows:
+                collector.add(entry)
+        newer = collector.tail()
+        rows = fold(coalesced(pa.concat_tables([self._held, newer._held])), self.schema.primary_key).rows
+        return replace(
+            self, keys=_key_columns(self.schema, rows), row_bytes=self.row_bytes or newer.row_bytes, _held=rows
+        )
 
     @property
     def live_rows(self) -> int:
@@ -168,7 +188,7 @@ class _Collector:
             return Tail(
                 region=self._region,
                 schema=self._schema,
-                keys=self._key_columns(rows),
+                keys=_key_columns(self._schema, rows),
                 row_bytes=self._row_bytes(),
                 _held=rows,
             )
@@ -202,12 +222,11 @@ class _Collector:
                     bits=bits,
                 )
 
-    def _key_columns(self, rows: pa.Table) -> pa.Table:
-        return rows.select(
-            [name for name in self._schema.stored.names if name in {*self._schema.primary_key, TOMBSTONE}]
-        )
-
     def _copied_keys(self, rows: pa.Table) -> pa.Table:
         """Return the key columns in memory of their own, so that the bytes of the entry can be freed."""
-        keys = self._key_columns(rows)
+        keys = _key_columns(self._schema, rows)
         return keys.take(pa.arange(0, keys.num_rows))
+
+
+def _key_columns(schema: TableSchema, rows: pa.Table) -> pa.Table:
+    return rows.select([name for name in schema.stored.names if name in {*schema.primary_key, TOMBSTONE}])

@@ -8,14 +8,16 @@ read, if one was current at most `max_staleness` ago. Model: tests/model/eventua
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from lancelsm.common.bounded_cache import BoundedCache
 from lancelsm.common.layout import RegionId
 from lancelsm.common.trace import NO_TRACE, Trace
 from lancelsm.dataset.base_table import BaseTable, newest_version
+from lancelsm.read.followed_log import followed
 from lancelsm.read.region_snapshot import find_region_snapshot
+from lancelsm.read.tail import held_bytes
 from lancelsm.read.view import Known, ReadBase, RegionView, View, mismatch, take_view
 from lancelsm.region.catalog import Region, TableContext
 from lancelsm.region.head import Head
@@ -196,6 +198,7 @@ class ViewCache:
         heads: dict[RegionId, Head | None] = dict(
             zip((region.id for region in expected), found[-1 - len(expected) : -1], strict=True)  # type: ignore[arg-type]
         )
+        self._follow(expected, heads, began)
         parts = {
             region: part
             for region, head in heads.items()
@@ -218,6 +221,22 @@ class ViewCache:
 
         views = {region: part.view for region, part in parts.items() if part.view is not None}
         return take_view(self._context, listing.again, newest_base, known=Known(heads=heads, parts=views))
+
+    def _follow(self, regions: Sequence[Region], heads: Mapping[RegionId, Head | None], began: float) -> None:
+        """Bring the kept parts of these regions up to their heads, if only entries were appended since."""
+
+        def follow(region: Region) -> None:
+            head, part = heads[region.id], self._part(region.id)
+            if head is None or part is None or part.view is None or part.head is None:
+                return
+            if part.head == _decisive(head) or part.taken < began - self._keep_seconds:
+                return
+            view = followed(part.view, region, head, held_bytes=held_bytes(len(regions)))
+            if view is not None:
+                now = replace(part, head=_decisive(head), view=view, checked=began)
+                self.kept.put(("part", region.id), now, size=view.tail.nbytes)
+
+        self._context.each(follow, regions)
 
     def _here(self, region: Region) -> Region:
         return region if region.context is self._context else replace(region, context=self._context)
