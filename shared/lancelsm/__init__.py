@@ -19,12 +19,14 @@ if TYPE_CHECKING:
     from lancelsm.read.sources.arrow_dataset import arrow_dataset, datafusion_table, duckdb_relation
     from lancelsm.read.sources.polars_frame import polars_frame
     from lancelsm.read.status import TableStatus
+    from lancelsm.read.transact.edits import Edits
     from lancelsm.table import Table, create, open  # noqa: A004
     from lancelsm.wal.writer import Writer
 
 _HOMES = {
     "errors": ("Ambiguous", "Contended", "Corrupt", "Fenced", "Invalid", "LsmError", "LsmWarning", "Unavailable"),
     "read.status": ("TableStatus",),
+    "read.transact.edits": ("Edits",),
     "read.result": ("Rows",),
     "read.sources.arrow_dataset": ("arrow_dataset", "datafusion_table", "duckdb_relation"),
     "read.sources.polars_frame": ("polars_frame",),
@@ -39,6 +41,7 @@ __all__ = [
     "Committed",
     "Contended",
     "Corrupt",
+    "Edits",
     "Fenced",
     "Invalid",
     "LsmError",

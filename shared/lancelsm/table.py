@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, overload
 
 import pyarrow as pa
 
@@ -55,9 +55,12 @@ from lancelsm.read.pruning.region_pruning import pruned_view, regions_for
 from lancelsm.read.result import Rows, with_first_batch
 from lancelsm.read.search.search import Prepared, SearchRequest, read_request, search
 from lancelsm.read.status import TableStatus, full_status
+from lancelsm.read.transact.conditional import UpsertOptions, check_options, decide_by
+from lancelsm.read.transact.read_token import RowsWithToken, decode_token, encode_token, mark_of
+from lancelsm.read.transact.transactions import Transactions
 from lancelsm.read.view import View
 from lancelsm.read.view_cache import ListRegions, Select, ViewCache
-from lancelsm.record.normalize import deletes, upserts
+from lancelsm.record.normalize import deletes, partial_upserts, upserts
 from lancelsm.record.schema import TableSchema
 from lancelsm.region.catalog import Region, TableContext, regions, resolve_region
 from lancelsm.region.config import Config
@@ -94,6 +97,7 @@ class Table:
         self._owner = owner or handle.config.owner
         self._at = at
         self._lock = threading.Lock()
+        self._in_function = threading.local()  # the function of a transaction runs in this thread
         self._writers: RegionWriters | None = None
         self._trace = trace
         self._views = views or ViewCache(
@@ -134,31 +138,140 @@ class Table:
     # Writing
 
     @checked
-    def upsert(self, data: Any, *, on_duplicate: Literal["last", "error"] = "last") -> Committed:
-        """Write whole rows by primary key. Return when they are durable and visible to every new read.
+    def upsert(
+        self,
+        data: Any,
+        *,
+        on_duplicate: Literal["last", "error"] = "last",
+        if_absent: bool = False,
+        if_newer: str | None = None,
+        if_unchanged: str | None = None,
+        partial: bool = False,
+    ) -> Committed:
+        """Write rows by primary key. Return when they are durable and visible to every new read.
+
+        With one of the last four options, each region writes what is right for the rows that are there right before
+        its entry. Regions are independent: if one fails, `regions_done` in the error names those that are done.
 
         Args:
             data: anything with `__arrow_c_stream__` (Arrow, polars, pandas), a mapping of columns, one dict, or a list
                 of dicts. Columns match the table's schema; key columns are not null.
-            on_duplicate: if `data` has a key several times: `last` keeps the last row, `error` raises `Invalid`.
+            on_duplicate: if `data` has a key several times: `last` keeps the last row, `error` raises `Invalid`. This
+                comes before the other options.
+            if_absent: write only rows whose keys have no row.
+            if_newer: a column. Write only rows whose value in it is greater than that of the row that is there, and
+                rows whose keys have no row. Null and NaN are lower than every value; an equal row is not written.
+            if_unchanged: the token of `get(keys, with_token=True)`. Write only if no row of these keys was written
+                since that read, else raise `Contended`.
+            partial: `data` has the key columns and any others. Columns that are left out keep their values; in a row
+                whose key has no row they are null. It can be combined with one of the three others.
 
         Returns:
-            The number of rows written, and one log entry per region.
+            The number of rows written, one log entry per region, and how many rows the options have `skipped`.
 
         Raises:
             Invalid: a row does not fit the schema; the error names column and row, and nothing was written. Or a region
-                is sealed, the table was dropped, or it takes no rows since another tool changed its base.
+                is sealed, the table was dropped, or it takes no rows since another tool changed its base. Or options
+                exclude each other, or a partial row leaves out a column that must not be null, and has no row.
             Fenced: another owner holds a region. Nothing was written to that region; other regions may have committed
                 their rows.
             Ambiguous: the rows of one region may or may not be written. Read, then decide.
             Contended, Unavailable: nothing was written to that region. Retry; if generations wait to be merged, merge.
+                With `if_unchanged`, `Contended` also means that a row has changed, or that the log was collected past
+                the read: read again.
             Corrupt: the log or the head of a region is damaged. No row of that region was acknowledged.
 
-        After a crash at any line, readers see either all rows of the call in a region or none.
+        After a crash at any line, readers see either all rows of the call in a region or none. A call that was
+        interrupted may have written its rows, so a repeated `if_absent` or `if_newer` may skip the rows of the first.
         """
         self._check_writable()
         with error_context(table=self.uri):
-            return self._append(upserts(data, schema=self._schema, on_duplicate=on_duplicate))
+            if not (if_absent or if_newer is not None or if_unchanged is not None or partial):
+                return self._append(upserts(data, schema=self._schema, on_duplicate=on_duplicate))
+            names: Sequence[str] = self._schema.names
+            if partial:
+                rows, names = partial_upserts(data, schema=self._schema, on_duplicate=on_duplicate)
+            else:
+                rows = upserts(data, schema=self._schema, on_duplicate=on_duplicate)
+            check_options(self._schema, if_absent=if_absent, if_newer=if_newer, if_unchanged=if_unchanged, names=names)
+            options = UpsertOptions(if_absent=if_absent, if_newer=if_newer, partial=partial, names=names)
+            marks = None if if_unchanged is None else decode_token(if_unchanged, table=self.config.table)
+            return self._transactions.over_keys(
+                rows, lambda given: options.decide(given, self._schema), reads_rows=options.need_rows, marks=marks
+            )
+
+    @checked
+    def transact(self, keys: Any, fn: Callable[[pa.Table], Any], *, atomic: bool = False) -> Committed:
+        """Read the rows of some keys, compute changes from them, and write these right after what was read.
+
+        If another writer is faster, what it wrote is read, and `fn` runs again. So the rows that `fn` got are those
+        right before its entry: transactions of a region are linearizable with all other writes. Transactions of this
+        object in one region run one after the other; those of several processes retry with jittered backoff.
+
+        Keys in several regions are one transaction per region: `fn` runs once or more for each, perhaps in several
+        threads at once, with the live rows of that region. If one region fails, the others may be written.
+
+        Args:
+            keys: see `delete`.
+            fn: gets a table with the live rows of these keys, with all columns, in no order. It returns rows to upsert
+                in any form that `upsert` takes, an `Edits` with rows to upsert and keys to delete, or None. It may run
+                several times, so it must have no effects of its own, and it can't write to this table. All its changes
+                in a region are one entry. It may return rows for all of `keys`; each region takes its own.
+            atomic: raise `Invalid` if the keys are in several regions.
+
+        Returns:
+            The number of rows written and keys deleted, and one log entry per region that has changes.
+
+        Raises:
+            Invalid: a key or a row does not fit the schema, a row has another key, or `atomic` excludes these keys.
+                Or see `upsert`.
+            Contended: other writers were faster until the retry budget was spent. Nothing was written to that region.
+            Ambiguous: the changes of one region may or may not be written. Repeating an increment may apply it twice,
+                so read first, or store in the row which operations it has.
+            Fenced, Unavailable, Corrupt: see `upsert`.
+
+        Raises also what `fn` raises; then that region has no changes.
+        """
+        self._check_writable()
+        with error_context(table=self.uri):
+            asked = deletes(keys, schema=self._schema)
+            if atomic and len(regions := route(asked, self._target.regions)) > 1:
+                raise Invalid(
+                    f"the keys are in {len(regions)} regions, and a transaction is atomic in one region only",
+                    remedy="Give keys of one region, or leave out atomic for one transaction per region",
+                    field="atomic",
+                )
+
+            def call(current: pa.Table) -> Any:
+                self._in_function.active = True
+                try:
+                    return fn(current)
+                finally:
+                    self._in_function.active = False
+
+            return self._transactions.over_keys(asked, decide_by(call, self._schema, asked=asked))
+
+    @checked
+    def update(self, *, where: str, set: Mapping[str, str]) -> Committed:  # noqa: A002 - as in SQL
+        """Set columns of every row that matches a condition. Return as `upsert` does.
+
+        Each region changes exactly the rows that match right before its entry, from the values that they have there: a
+        row that another writer changes meanwhile is checked and computed again. Regions are independent: if one fails,
+        `regions_done` in the error names those that are done. The matching rows are held in memory.
+
+        Args:
+            where: a condition, see `scan`; `true` matches every row.
+            set: an SQL expression in Lance's dialect for each column to set, such as `{"n": "n + 1", "state":
+                "'paid'"}`. It sees the old values of all columns of the row.
+
+        Raises:
+            Invalid: the condition or an expression is not valid, or fails on a row; the value does not fit its column;
+                a column is unknown or a key column. Or see `upsert`.
+            Fenced, Ambiguous, Contended, Unavailable, Corrupt: see `upsert`.
+        """
+        self._check_writable()
+        with error_context(table=self.uri):
+            return self._transactions.update(where=where, texts=set)
 
     @checked
     def delete(self, keys: Any = None, *, where: str | None = None) -> Committed:
@@ -276,6 +389,28 @@ class Table:
         list_regions, select = regions_for(where, context=self._context, config=self.config)
         return self._read_with_retry(read, list_regions, select=select, max_staleness=staleness)
 
+    @overload
+    def get(
+        self,
+        keys: Any,
+        *,
+        columns: Sequence[str] | None = None,
+        consistency: Consistency = "strong",
+        max_staleness: float | None = None,
+        with_token: Literal[False] = False,
+    ) -> pa.Table: ...
+
+    @overload
+    def get(
+        self,
+        keys: Any,
+        *,
+        columns: Sequence[str] | None = None,
+        consistency: Consistency = "strong",
+        max_staleness: float | None = None,
+        with_token: Literal[True],
+    ) -> RowsWithToken: ...
+
     @checked
     def get(
         self,
@@ -284,12 +419,14 @@ class Table:
         columns: Sequence[str] | None = None,
         consistency: Consistency = "strong",
         max_staleness: float | None = None,
-    ) -> pa.Table:
+        with_token: bool = False,
+    ) -> pa.Table | RowsWithToken:
         """Read the live rows of these keys as of now, in no particular order. Keys without a row are left out.
 
         Args:
             keys: see `delete`.
             columns, consistency, max_staleness: see `scan`.
+            with_token: return `RowsWithToken`: the rows, and a token for `upsert(rows, if_unchanged=token)`.
 
         Raises:
             Invalid: a key does not fit the schema, unknown column, or `max_staleness` is missing or out of range. At a
@@ -299,10 +436,9 @@ class Table:
         staleness = self._staleness(consistency, max_staleness)
         with error_context(table=self.uri):
             wanted = deletes(keys, schema=self._schema).select(list(self._schema.primary_key))
-        if wanted.num_rows == 0:
-            return self.scan(columns=columns, limit=0).to_arrow()
-        return self._read_with_retry(
-            lambda view: reader.get(
+
+        def read(view: View) -> pa.Table | RowsWithToken:
+            rows = reader.get(
                 view,
                 wanted,
                 uri=self.uri,
@@ -310,10 +446,12 @@ class Table:
                 kept=self._views.kept,
                 parallel=self._context.parallel,
                 trace=self._trace,
-            ),
-            lambda: self._regions_of(wanted),
-            max_staleness=staleness,
-        )
+            )
+            return RowsWithToken(rows=rows, token=self._token(view, wanted)) if with_token else rows
+
+        if wanted.num_rows == 0 and not with_token:
+            return self.scan(columns=columns, limit=0).to_arrow()
+        return self._read_with_retry(read, lambda: self._regions_of(wanted), max_staleness=staleness)
 
     @checked
     def search(
@@ -813,6 +951,12 @@ class Table:
         return self._handle.target()
 
     @cached_property
+    def _transactions(self) -> Transactions:
+        return Transactions(
+            self._target, self.config, read=self._read_with_retry, append=self._append, kept=self._views.kept
+        )
+
+    @cached_property
     def _pinned(self) -> View:
         assert self._at is not None, "only a snapshot has one view"
         return snapshot_view(self._handle, self._at)
@@ -889,6 +1033,11 @@ class Table:
             return self._append(deletes(keys, schema=self._schema), next_draft=next_draft)
 
     def _append(self, rows: pa.Table, *, next_draft: NextDraft | None = None) -> Committed:
+        if getattr(self._in_function, "active", False):
+            raise Invalid(
+                "the function of a transaction can't write to the table",
+                remedy="Return the rows instead of writing them",
+            )
         with self._lock:
             if self._writers is None:
                 self._writers = RegionWriters(self._target, owner=self._owner)
@@ -900,6 +1049,15 @@ class Table:
             return regions(self._context)
         parts = route(keys, self._target.regions)
         return [region for part in parts if (region := self._target.directory.find(part.values)) is not None]
+
+    def _token(self, view: View, keys: pa.Table) -> str:
+        """Return the token of a read of these keys from a view. A region that the view lacks had no entry."""
+        directory, ends = self._target.directory, {one.region: one.end for one in view.regions}
+        ids = [
+            (directory.find(part.values) or directory.named(part.values)).id
+            for part in route(keys, self._target.regions)
+        ]
+        return encode_token(self.config.table, {one: mark_of(ends.get(one)) for one in ids})
 
     def _staleness(self, consistency: Consistency, max_staleness: float | None) -> float | None:
         with error_context(table=self.uri):

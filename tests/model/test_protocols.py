@@ -23,6 +23,7 @@ from tests.model import (
     region_creation,
     registry_rebuild,
     starvation,
+    transactions,
     waiting_note,
 )
 from tests.model.base_statement import BaseStatement
@@ -40,6 +41,7 @@ from tests.model.reader_view import ReaderView
 from tests.model.region_creation import RegionCreation
 from tests.model.registry_rebuild import RegistryRebuild
 from tests.model.starvation import Starvation
+from tests.model.transactions import Transactions
 from tests.model.verdicts import check_broken, check_clean
 from tests.model.waiting_note import WaitingNote
 
@@ -63,6 +65,7 @@ CLEAN = {
     "region creation": (RegionCreation(), 834),
     "registry rebuild": (RegistryRebuild(entries=2), 12_302),
     "starvation": (Starvation(), 6),
+    "transactions": (Transactions(), 47_843),
     "waiting note": (WaitingNote(), 250),
 }
 LONG = {
@@ -139,6 +142,7 @@ CAUGHT: dict[Enum, tuple[Any, str]] = {
     starvation.Guard.CLAIM_ON_EPOCH: (Starvation, "starved"),
     starvation.Guard.FLUSH_ON_MANIFEST_VERSION: (Starvation, "starved"),
     starvation.Guard.STAGED_ONCE: (Starvation, "starved"),
+    **dict.fromkeys(transactions.Guard, (Transactions, "lost update")),
     waiting_note.Guard.NOTE: (WaitingNote, "starved"),
     waiting_note.Guard.HOLD_BACK: (WaitingNote, "starved"),
     waiting_note.Guard.LONG_ENOUGH: (WaitingNote, "starved"),
@@ -148,7 +152,7 @@ GUARDS = [
     guard
     for model in (
         *(base_statement, claim, head_commits, index_promise, merge_order, merge_redo, pins, pipelining),
-        *(publication, reader_view, region_creation, registry_rebuild, starvation, waiting_note),
+        *(publication, reader_view, region_creation, registry_rebuild, starvation, transactions, waiting_note),
     )
     for guard in model.Guard
 ]

@@ -18,7 +18,11 @@ class CommittedEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Committed:
-    """The number of rows that are durable and visible to every later read, and the entries that contain them."""
+    """The number of rows that are durable and visible to every later read, and the entries that contain them.
+
+    `skipped` counts the rows that a conditional write did not write, because their condition was false.
+    """
 
     rows: int
     entries: tuple[CommittedEntry, ...]
+    skipped: int = 0

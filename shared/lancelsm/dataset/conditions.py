@@ -75,14 +75,28 @@ def read_condition(text: str, *, columns: pa.Schema, table: str) -> Condition:
         Invalid: the text is not a condition over these columns, or has more text after one. The error names the
             position, counted from 1.
     """
-    tokens = list(read_tokens(text, table))
-    _check_parentheses(tokens, table)
-    _check_names(tokens, columns, table)
+    tokens = _checked_tokens(text, columns, table)
     condition = Condition(text=text, sql=_wrapped(_with_casts(tokens, columns, table)))
     problem = _problem(condition.sql, columns)
     if problem:
         raise _unplanned(text, tokens, problem, columns, table)
     return condition
+
+
+def checked_sql(text: str, *, columns: pa.Schema, table: str) -> str:
+    """Return what Lance gets for an expression over these columns: the same checks and casts as for a condition.
+
+    Raises:
+        Invalid: the text is refused before Lance reads it.
+    """
+    return _wrapped(_with_casts(_checked_tokens(text, columns, table), columns, table))
+
+
+def _checked_tokens(text: str, columns: pa.Schema, table: str) -> list[Token]:
+    tokens = list(read_tokens(text, table))
+    _check_parentheses(tokens, table)
+    _check_names(tokens, columns, table)
+    return tokens
 
 
 def _check_parentheses(tokens: Sequence[Token], table: str) -> None:

@@ -40,13 +40,23 @@ def upserts(data: Any, *, schema: TableSchema, on_duplicate: Literal["last", "er
             or does not fit, text is not UTF-8, or a key is duplicate and `on_duplicate` is "error". The error names
             column and row.
     """
-    if on_duplicate not in ("last", "error"):
-        raise Invalid(f"on_duplicate is {shown(on_duplicate)}", remedy="Give 'last' or 'error'")
     rows = _stored(_columns(data, schema=schema), schema=schema, names=schema.names, tombstone=False)
-    if on_duplicate == "error":
-        _check_distinct(rows, schema)
-        return rows
-    return newest(rows, schema.primary_key)
+    return _distinct(rows, schema, on_duplicate)
+
+
+def partial_upserts(
+    data: Any, *, schema: TableSchema, on_duplicate: Literal["last", "error"] = "last"
+) -> tuple[pa.Table, list[str]]:
+    """Convert rows of some columns, the key columns among them, like `upserts`. All other columns are null.
+
+    Returns:
+        The rows, and the names of the columns that were given.
+
+    Raises: the same errors as `upserts`, but only a missing key column is one.
+    """
+    given = _columns(data, schema=schema)
+    names = [name for name in schema.names if given is None or name in given or name in schema.primary_key]
+    return _distinct(_stored(given, schema=schema, names=names, tombstone=False), schema, on_duplicate), names
 
 
 def upserts_in_order(data: pa.Table | Mapping[str, Sequence[Any]], *, schema: TableSchema) -> pa.Table:
@@ -124,6 +134,15 @@ def _stored(given: Mapping[str, _Column] | None, *, schema: TableSchema, names: 
         arrays.append(cast_column(values, needed) if isinstance(values, pa.ChunkedArray) else column(values, needed))
     arrays.append(pa.repeat(pa.scalar(tombstone, pa.bool_()), rows))
     return pa.Table.from_arrays(arrays, schema=stored)
+
+
+def _distinct(rows: pa.Table, schema: TableSchema, on_duplicate: str) -> pa.Table:
+    if on_duplicate not in ("last", "error"):
+        raise Invalid(f"on_duplicate is {shown(on_duplicate)}", remedy="Give 'last' or 'error'")
+    if on_duplicate == "error":
+        _check_distinct(rows, schema)
+        return rows
+    return newest(rows, schema.primary_key)
 
 
 def _check_distinct(rows: pa.Table, schema: TableSchema) -> None:

@@ -43,7 +43,7 @@ def append(region: Region, draft: Draft, *, owner: str, held: Head | None = None
 
 def append_after(
     region: Region,
-    next_draft: Callable[[Head], Draft | None],
+    next_draft: Callable[[Head], Draft | Head | None],
     *,
     owner: str,
     held: Head | None = None,
@@ -53,8 +53,8 @@ def append_after(
 
     Args:
         next_draft: gets a head and returns the draft to append right after the entries that this head has committed,
-            or None if there is nothing to append. It is called again for each newer head. The committed entry follows
-            exactly the head of the last call.
+            None if there is nothing to append, or a newer head to start again from. It is called again for each newer
+            head. The committed entry follows exactly the head of the last call.
         removes_note: the append also removes the note of a waiting writer: this writer has held back for it.
 
     Returns:
@@ -77,6 +77,10 @@ def append_after(
             draft = next_draft(head)  # guard: draft is made for every new head
             if draft is None:
                 return head
+            if isinstance(draft, Head):
+                again = draft if draft.next_position > head.next_position else None
+                head = draft
+                continue
             outcome = try_slot(region, draft, head, budget=budget, removes_note=removes_note or waiter.noted)
             if isinstance(outcome, Appended):
                 return outcome

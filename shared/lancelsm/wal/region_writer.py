@@ -45,8 +45,8 @@ def find_or_create_region(target: WriteTarget, values: RegionValues) -> tuple[Re
     return region, head
 
 
-NextDraft = Callable[[Region, pa.Table], Callable[[Head], Draft | None]]
-"""Given a region and its rows: what to append at a head, or None if there is nothing to append."""
+NextDraft = Callable[[Region, pa.Table], Callable[[Head], Draft | Head | None]]
+"""Given a region and its rows: what to append at a head. See `wal.append.append_after`."""
 
 
 class RegionWriter:
@@ -110,7 +110,7 @@ class RegionWriter:
         assert entry is not None
         return entry
 
-    def append_after(self, next_draft: Callable[[Head], Draft | None]) -> CommittedEntry | None:
+    def append_after(self, next_draft: Callable[[Head], Draft | Head | None]) -> CommittedEntry | None:
         """Call `wal.append.append_after`; if the base lags, wait first. Return None if there was nothing to append."""
         with self._lock:
             if self._unclaimed:
@@ -231,23 +231,26 @@ class RegionWriters:
         """
         outcomes = self._target.context.each(partial(self._append, next_draft=next_draft), list(parts))
         entries = [outcome for outcome in outcomes if isinstance(outcome, CommittedEntry)]
-        for outcome in outcomes:
-            if isinstance(outcome, LsmError):
-                if entries:
-                    outcome.where["rows_in_other_regions"] = sum(entry.rows for entry in entries)
-                    outcome.where["regions_done"] = ", ".join(entry.region for entry in entries)
-                if isinstance(outcome, Corrupt):
-                    check_not_dropped(self._target.context)
-                raise outcome
+        failure = next((outcome for outcome in outcomes if isinstance(outcome, Exception)), None)
+        if isinstance(failure, LsmError):
+            if entries:
+                failure.where["rows_in_other_regions"] = sum(entry.rows for entry in entries)
+                failure.where["regions_done"] = ", ".join(entry.region for entry in entries)
+            if isinstance(failure, Corrupt):
+                check_not_dropped(self._target.context)
+        elif failure is not None and entries:
+            failure.add_note(f"These regions have their rows: {', '.join(entry.region for entry in entries)}")
+        if failure is not None:
+            raise failure
         return committed(entries)
 
-    def _append(self, part: Routed, *, next_draft: NextDraft | None) -> CommittedEntry | LsmError | None:
+    def _append(self, part: Routed, *, next_draft: NextDraft | None) -> CommittedEntry | Exception | None:
         try:
             writer = self.of(part.values)
             if next_draft is None:
                 return writer.append(part.rows)
             return writer.append_after(next_draft(writer.region, part.rows))
-        except LsmError as error:
+        except Exception as error:  # noqa: BLE001 - raised after all regions are done; a function of the caller may fail
             return error
 
 

@@ -1,0 +1,122 @@
+"""Evaluate the expressions of an update: SQL in Lance's dialect, over the columns of a row as it was."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import lance
+import pyarrow as pa
+
+from lancelsm.common.panics import is_panic
+from lancelsm.dataset.conditions import checked_sql
+from lancelsm.dataset.native import USER, text_of
+from lancelsm.errors import Invalid
+from lancelsm.record.batches import without_slices
+from lancelsm.record.casts import as_schema, converted
+from lancelsm.record.schema import TableSchema, unknown_column
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assignments:
+    """Expressions that Lance can plan, by the column that each one sets: the caller's text, and what Lance gets."""
+
+    texts: Mapping[str, str]
+    sql: Mapping[str, str]
+
+    def applied(self, rows: pa.Table, schema: TableSchema, *, table: str) -> pa.Table:
+        """Return the rows with new values. Every expression sees the old values of all columns.
+
+        Raises:
+            Invalid: an expression fails on a row, or its value does not fit the column.
+        """
+        found = self._evaluated(rows, schema, table)
+        for number, name in enumerate(self.texts):
+            field = schema.columns.field(name)
+            try:
+                values = converted(found.column(number), field, range(rows.num_rows))
+            except Invalid as error:
+                raise _refused(name, self.texts[name], error.message, table) from error
+            rows = rows.set_column(rows.schema.get_field_index(name), rows.schema.field(name), values)
+        return rows
+
+    def _evaluated(self, rows: pa.Table, schema: TableSchema, table: str) -> pa.RecordBatch:
+        """Return the value of each expression, in the order of the rows."""
+        names = list(self.texts)
+        wide = pa.schema([pa.field(field.name, _wide(field.type)) for field in rows.schema])
+        written = pa.Table.from_batches(map(without_slices, as_schema(rows, wide).to_batches()), schema=wide)
+        # Lance refuses a scan of constants alone, so the first key column is read too.
+        columns = {str(number): self.sql[name] for number, name in enumerate(names)}
+        columns["key"] = f"`{schema.primary_key[0]}`"
+        try:
+            # Each handle has its own store in memory, which is freed with the handle.
+            dataset = lance.write_dataset(written, "memory://rows", max_rows_per_file=max(1, rows.num_rows))
+            found = dataset.scanner(columns=columns, scan_in_order=True).to_table()
+        except BaseException as cause:
+            if not isinstance(cause, (OSError, ValueError, RuntimeError)) and not is_panic(cause):
+                raise
+            failed = (
+                names[0]
+                if len(names) == 1
+                else next((name for name in names if not self._of(name)._is_planned(rows, schema, table)), names[0])
+            )
+            raise _refused(failed, self.texts[failed], USER.sub("", text_of(cause)), table) from cause
+        return found.combine_chunks().to_batches()[0] if rows.num_rows else pa.RecordBatch.from_pylist([], found.schema)
+
+    def _of(self, name: str) -> Assignments:
+        return Assignments(texts={name: self.texts[name]}, sql={name: self.sql[name]})
+
+    def _is_planned(self, rows: pa.Table, schema: TableSchema, table: str) -> bool:
+        try:
+            self._evaluated(rows, schema, table)
+        except Invalid:
+            return False
+        return True
+
+
+def read_assignments(texts: Mapping[str, str], *, schema: TableSchema, table: str) -> Assignments:
+    """Check the expressions of an update, and prepare them for Lance.
+
+    Args:
+        texts: SQL in Lance's dialect by column. `n + 1`, `'paid'`, `null`.
+
+    Raises:
+        Invalid: there is none, a column is unknown or a key column, or a text is no expression over the columns.
+    """
+    if not texts:
+        raise Invalid("an update needs a column to set", remedy='Give set={"column": "expression"}', table=table)
+    sql = {}
+    for name, text in texts.items():
+        if name not in schema.names:
+            raise unknown_column(name, schema.names, table=table)
+        if name in schema.primary_key:
+            raise Invalid(
+                f"column {name!r} is a key column, which an update can't set",
+                remedy="Upsert rows with the new keys, and delete the old keys",
+                table=table,
+                field=name,
+            )
+        try:
+            sql[name] = checked_sql(text, columns=schema.columns, table=table)
+        except Invalid as error:
+            why = error.message.replace(f"the condition {text!r} can't be applied: ", "", 1)
+            raise _refused(name, text, why, table) from error
+    found = Assignments(texts=dict(texts), sql=sql)
+    plain = pa.schema([field.remove_metadata() for field in schema.columns])
+    found.applied(plain.empty_table(), schema, table=table)
+    return found
+
+
+def _wide(kind: pa.DataType) -> pa.DataType:
+    """Return the type in which Lance computes: its arithmetic with narrow integers would wrap around silently."""
+    return pa.int64() if pa.types.is_integer(kind) and kind.bit_width < 64 else kind
+
+
+def _refused(name: str, text: str, why: str, table: str) -> Invalid:
+    return Invalid(
+        f"column {name!r} can't be set to {text!r}: {why.rstrip('.')}",
+        remedy="Write text in 'quotes', and a column name that is not a plain word in `backticks`",
+        redacted=f"column {name!r} can't be set: its expression fails, or its value does not fit",
+        table=table,
+        field=name,
+    )

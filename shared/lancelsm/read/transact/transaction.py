@@ -1,0 +1,82 @@
+"""Write rows that depend on the rows that they replace: one entry per region, right after the head that was read.
+
+Within a region a transaction is linearizable: its entry follows exactly the entries whose rows the change was computed
+from. A lost race costs a read of the entries since then, and one more call of the change, within the retry budget.
+Model: tests/model/transactions.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from lancelsm.errors import Invalid
+from lancelsm.read.transact.read_token import Unchanged
+from lancelsm.read.transact.rows_at_head import RowsAtHead
+from lancelsm.region.catalog import Region
+from lancelsm.region.head import Head
+from lancelsm.wal.entry import Draft, draft
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """What a transaction appends: rows in stored form, one per key. `skipped` rows were given and are not written."""
+
+    rows: pa.Table
+    skipped: int = 0
+
+
+Decide = Callable[[pa.Table], Decision]
+"""Given the live rows: what to append. It may be called several times."""
+
+
+class Transaction:
+    """One transaction in one region.
+
+    Args:
+        rows: the live rows that the change depends on; None if it depends on none.
+        unchanged: what must not have changed.
+    """
+
+    def __init__(
+        self, region: Region, decide: Decide, *, rows: RowsAtHead | None, unchanged: Unchanged | None = None
+    ) -> None:
+        self._region = region
+        self._decide = decide
+        self._rows = rows
+        self._unchanged = unchanged
+        self.skipped = 0
+
+    def draft_after(self, head: Head) -> Draft | Head | None:
+        """Return the draft to append right after this head; None if there is nothing to append.
+
+        If what was read is newer than the head, return the newest head, to start again from it.
+
+        Raises:
+            Contended: what must not change has changed.
+            Corrupt: an object is missing or damaged.
+            Unavailable: a store or the registry did not answer.
+
+        Raises also the errors of the change.
+        """
+        current = None if self._rows is None else self._rows.at(head)
+        if self._rows is not None and current is None:
+            return self._region.head()
+        if self._unchanged is not None and not self._unchanged.at(head):
+            return self._newer_than(head)
+        change = self._decide(current)
+        self.skipped = change.skipped
+        return draft(change.rows, at=self._region.context.clock.now()) if change.rows.num_rows else None
+
+    def _newer_than(self, head: Head) -> Head:
+        newest = self._region.head()
+        if newest.next_position <= head.next_position:
+            raise Invalid(
+                "the token is of a read after the end of the log",
+                remedy="If the registry was restored from an older copy, rebuild it. Then read the rows again",
+                **self._region.where,
+                field="if_unchanged",
+            )
+        return newest

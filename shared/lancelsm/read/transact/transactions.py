@@ -1,0 +1,155 @@
+"""Run one transaction per region: over the rows of some keys, or over all rows that match a condition."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Protocol, TypeVar
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lancelsm.common.bounded_cache import BoundedCache
+from lancelsm.common.committed import Committed
+from lancelsm.common.layout import RegionId
+from lancelsm.dataset.assignments import read_assignments
+from lancelsm.dataset.conditions import read_condition
+from lancelsm.read import reader
+from lancelsm.read.pruning.region_pruning import pruned_view, regions_for
+from lancelsm.read.transact.read_token import Mark, Unchanged
+from lancelsm.read.transact.rows_at_head import RowsAtHead, ViewedRows
+from lancelsm.read.transact.transaction import Decide, Decision, Transaction
+from lancelsm.read.view import View
+from lancelsm.read.view_cache import ListRegions, Select
+from lancelsm.record.key import key_column
+from lancelsm.record.normalize import upserts
+from lancelsm.region.catalog import Region
+from lancelsm.region.config import Config
+from lancelsm.region.handle import WriteTarget
+from lancelsm.region.head import Head
+from lancelsm.routing.route import route
+from lancelsm.wal.entry import Draft
+from lancelsm.wal.region_writer import NextDraft
+
+T = TypeVar("T")
+
+
+class ReadView(Protocol):
+    """Reads from a view, and once more from a new view if the first one was collected."""
+
+    def __call__(self, read: Callable[[View], T], list_regions: ListRegions, *, select: Select | None = None) -> T: ...
+
+
+class Append(Protocol):
+    """Appends to the regions of rows; `next_draft` says what."""
+
+    def __call__(self, rows: pa.Table, *, next_draft: NextDraft) -> Committed: ...
+
+
+class Transactions:
+    """The transactions of one open table.
+
+    Args:
+        kept: keeps pages of key filters.
+    """
+
+    def __init__(
+        self, target: WriteTarget, config: Config, *, read: ReadView, append: Append, kept: BoundedCache
+    ) -> None:
+        self._target = target
+        self._config = config
+        self._schema = config.schema
+        self._uri = target.context.uri
+        self._read = read
+        self._append = append
+        self._kept = kept
+
+    def over_keys(
+        self,
+        given: pa.Table,
+        decide: Callable[[pa.Table], Decide],
+        *,
+        reads_rows: bool = True,
+        marks: Mapping[RegionId, Mark] | None = None,
+    ) -> Committed:
+        """Append what is decided from the live rows of the given keys.
+
+        Args:
+            given: rows in stored form, with distinct keys.
+            decide: returns the decision for the given rows of one region.
+            reads_rows: False: the decision needs no live rows, and gets an empty table.
+            marks: no given key may have been written since these.
+
+        Raises: the same errors as `Table.transact`.
+        """
+        begun: list[Transaction] = []
+
+        def next_draft(region: Region, part: pa.Table) -> Callable[[Head], Draft | Head | None]:
+            rows = self._rows_of_keys(region, part) if reads_rows else None
+            unchanged = None if marks is None else Unchanged.of(marks, region, self._schema, part)
+            begun.append(Transaction(region, decide(part), rows=rows, unchanged=unchanged))
+            return begun[-1].draft_after
+
+        done = self._append(given, next_draft=next_draft)
+        return replace(done, skipped=sum(one.skipped for one in begun))
+
+    def update(self, *, where: str, texts: Mapping[str, str]) -> Committed:
+        """Set columns of every row that matches a condition. Arguments and errors are those of `Table.update`."""
+        assignments = read_assignments(texts, schema=self._schema, table=self._uri)
+        condition = read_condition(where, columns=self._schema.columns, table=self._uri)
+
+        def decide(current: pa.Table) -> Decision:
+            return Decision(
+                rows=upserts(assignments.applied(current, self._schema, table=self._uri), schema=self._schema)
+            )
+
+        def next_draft(region: Region, matching: pa.Table) -> Callable[[Head], Draft | Head | None]:
+            rows = RowsAtHead(
+                region,
+                self._schema,
+                read_view=lambda: self._matching_rows(region, where),
+                belong=lambda live: condition.matching(live, table=self._uri),
+                viewed=ViewedRows.of(matching, view, region),
+            )
+            return Transaction(region, decide, rows=rows).draft_after
+
+        list_regions, select = regions_for(where, context=self._target.context, config=self._config)
+        view, rows = self._read(lambda view: (view, self._matching(view, where)), list_regions, select=select)
+        return self._append(rows, next_draft=next_draft)
+
+    def _rows_of_keys(self, region: Region, part: pa.Table) -> RowsAtHead:
+        names = self._schema.primary_key
+        keys = part.select(list(names))
+        own = key_column(keys, names)
+
+        def found(view: View) -> ViewedRows:
+            rows = reader.get(
+                view,
+                keys,
+                uri=self._uri,
+                columns=self._schema.names,
+                kept=self._kept,
+                parallel=self._target.context.parallel,
+            )
+            return ViewedRows.of(rows, view, region)
+
+        return RowsAtHead(
+            region,
+            self._schema,
+            read_view=lambda: self._read(found, lambda: [region]),
+            belong=lambda live: live.filter(pc.is_in(key_column(live, names), value_set=own)),
+        )
+
+    def _matching_rows(self, region: Region, where: str) -> ViewedRows:
+        """Read the matching rows of one region. The base has rows of all regions."""
+
+        def found(view: View) -> ViewedRows:
+            rows = self._matching(view, where)
+            own = [part.rows for part in route(rows, self._target.regions) if part.values == region.values]
+            return ViewedRows.of(own[0] if own else rows.slice(0, 0), view, region)
+
+        return self._read(found, lambda: [region])
+
+    def _matching(self, view: View, where: str) -> pa.Table:
+        needed, _ = pruned_view(view, where, self._config)
+        return reader.scan(needed, uri=self._uri, columns=self._schema.names, where=where).read_all()
