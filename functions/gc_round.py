@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import ceil
 from typing import Literal
 
 from lancelsm.errors import Invalid
-from lancelsm.gc import collect
 from lancelsm.region.handle import open_configured
+from lancelsm.stack import collection_steps
 from lancelsm.stack.function import Document, FunctionCall, function, parse_event, settings, table_uri
+from lancelsm.stack.steps import execution_prefix, steps_root
 
-SETTINGS = settings("LANCELSM_TABLES")
+SETTINGS = settings("LANCELSM_TABLES", "LANCELSM_WORK")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,19 +21,32 @@ class Input:
     `mark` starts a round of each region and of the base, or returns a committed round that waits for its sweep.
     `verify` recomputes the rounds from storage. `commit` removes from the table what the rounds delete.
 
-    `round` is the value that the previous step returned. A step leaves out regions that are damaged (`failure` has the
-    first error) and regions where another collector works. `mark` also returns `interval_seconds`, the table's time
-    between `commit` and sweep.
+    Each step writes its rounds to an object below work/steps. A step leaves out regions that are damaged (`failure` has
+    the first error) and regions where another collector works.
+
+    Args:
+        round: for `verify` and `commit`: the URI that the step before returned.
+        execution: for `mark`: the name of the execution; by default the invocation's id. If a step of an execution is
+            repeated, it returns what the first attempt wrote.
+        attempt: for `mark`: how many times the execution has marked, this time included.
+        interval_seconds: for `mark`: the time between `commit` and sweep, by default the table's; at most 7 days.
+
+    Returns:
+        {"round": the URI, "rounds": their number, "phase", "candidates", "bytes", "kept", "deleted": numbers,
+        "failure"}; from `mark` also {"interval_seconds"}.
 
     Raises:
         Corrupt: an object is missing or damaged, or a round would delete needed objects, and no round is left.
-        Invalid: a round takes more of the log than its share, or the event is not valid.
+        Invalid: a round takes more of the log than its share, or the event or the interval is not valid.
         Contended, Ambiguous, Unavailable: call it again; after `Contended` by `verify`, start with `mark`.
     """
 
     table: str
     step: Literal["mark", "verify", "commit"]
-    round: list[str] | None = None
+    round: str | None = None
+    execution: str | None = None
+    attempt: int = 1
+    interval_seconds: int | None = None
 
 
 @function
@@ -42,16 +55,20 @@ def handler(event: Document, call: FunctionCall) -> Document:
     if (request.round is None) != (request.step == "mark"):
         raise Invalid(f"{request.step} takes {'no' if request.step == 'mark' else 'a'} round", field="round")
     handle = open_configured(table_uri(request.table, root=SETTINGS["LANCELSM_TABLES"]))
+    work = SETTINGS["LANCELSM_WORK"]
+    before = table_uri(request.round or "none", root=steps_root(work))
     match request.step:
         case "mark":
-            done = collect.mark(handle)
+            document, done = collection_steps.mark(
+                handle,
+                prefix=execution_prefix(work, request.execution or call.id),
+                attempt=request.attempt,
+                interval_seconds=request.interval_seconds,
+            )
         case "verify":
-            done = collect.verify(handle, request.round or ())
+            document, done = collection_steps.verify(handle, before)
         case "commit":
-            done = collect.commit(handle, request.round or ())
-    for error in done.corrupt:
+            document, done = collection_steps.commit(handle, before)
+    for error in done.corrupt if done else ():
         call.telemetry.failed(error)
-    document = collect.step_document(done)
-    if request.step == "mark":
-        document["interval_seconds"] = ceil(handle.settings.collect_interval_seconds)
     return document

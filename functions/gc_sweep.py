@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from lancelsm.gc import collect
 from lancelsm.region.handle import open_configured
+from lancelsm.stack import collection_steps
 from lancelsm.stack.function import Document, FunctionCall, function, parse_event, settings, table_uri
+from lancelsm.stack.steps import steps_root
 
-SETTINGS = settings("LANCELSM_TABLES")
+SETTINGS = settings("LANCELSM_TABLES", "LANCELSM_WORK")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Input:
-    """The rounds, as `mark` returned them. They must be committed and their interval must be over.
+    """Rounds that are committed, and whose interval is over. `round` is the URI that `commit` returned.
 
     Raises:
         Invalid: a round is not committed.
@@ -22,11 +23,11 @@ class Input:
     """
 
     table: str
-    round: list[str]
+    round: str
 
 
 @function
 def handler(event: Document, _call: FunctionCall) -> Document:
     request = parse_event(Input, event)
     handle = open_configured(table_uri(request.table, root=SETTINGS["LANCELSM_TABLES"]))
-    return collect.step_document(collect.sweep(handle, request.round))
+    return collection_steps.sweep(handle, table_uri(request.round, root=steps_root(SETTINGS["LANCELSM_WORK"])))

@@ -12,7 +12,8 @@ from lancelsm.region.handle import TableHandle, open_table
 from lancelsm.stack import documents
 from lancelsm.stack.dispatch import next_collection
 from lancelsm.stack.function import Document, FunctionCall, function, parse_event, settings, table_uri
-from lancelsm.stack.merge_request import execution_prefix, keep_request, keep_result, plan_request, read_result
+from lancelsm.stack.merge_request import keep_request, keep_result, plan_request, read_result
+from lancelsm.stack.steps import execution_prefix, steps_root
 
 SETTINGS = settings("LANCELSM_TABLES", "LANCELSM_WORK")
 
@@ -22,10 +23,11 @@ class Input:
     """One step. Each step may be repeated: generations are not merged twice, and a plan or result is written once.
 
     `merge`: {"merged": [{"region", "generation"}], "rows_upserted", "rows_deleted", "base_version"}, like `lancelsm
-    merge`; also written to `result` if that is given. `plan`: {"table", "engine": "none", "inprocess" or "spark",
+    merge`. If `result` is given, this document is written there, and the answer has the number of regions as "regions",
+    instead of the list "merged". `plan`: {"table", "engine": "none", "inprocess" or "spark",
     "plan", "result", "token"}: where pending generations are merged, the URIs of plan and result, and the token under
     which a job is started, followed by the attempt. `optimize`: {"fragments_removed", "fragments_added",
-    "indexes_extended", "base_version"}. `record`: {"merge": the document of the merge in `result`, "collection":
+    "indexes_extended", "base_version"}. `record`: {"merge": the answer of `merge` with `result`, "collection":
     {"name", "at"}}: name and start time of the collection that takes what the merge leaves. Writes the metrics of the
     merge.
 
@@ -52,7 +54,7 @@ class Input:
 def merge(handle: TableHandle, request: Input, call: FunctionCall) -> Document:
     done = merge_table(handle, engine=request.engine)
     if request.result is not None:
-        return keep_result(done, _object(request.result))
+        return _summary(keep_result(done, _object(request.result)))
     return _measured(documents.merged(done), handle, call)
 
 
@@ -72,7 +74,7 @@ def optimize(handle: TableHandle, _request: Input, _call: FunctionCall) -> Docum
 def record(handle: TableHandle, request: Input, call: FunctionCall) -> Document:
     if request.result is None:
         raise Invalid("the event lacks the field 'result'", remedy="Give the result of step `plan`", field="result")
-    done = _measured(read_result(_object(request.result)), handle, call)
+    done = _measured(_summary(read_result(_object(request.result))), handle, call)
     context = handle.context
     name, at = next_collection(context.table, settings=handle.settings, now=context.clock.now())
     return {"merge": done, "collection": {"name": name, "at": at}}
@@ -93,7 +95,12 @@ def handler(event: Document, call: FunctionCall) -> Document:
 
 
 def _object(uri: str) -> str:
-    return table_uri(uri, root=f"{SETTINGS['LANCELSM_WORK']}/merge")
+    return table_uri(uri, root=steps_root(SETTINGS["LANCELSM_WORK"]))
+
+
+def _summary(document: Document) -> Document:
+    """Return the document of a merge with the number of its regions. A state has no room for all of them."""
+    return {**{key: value for key, value in document.items() if key != "merged"}, "regions": len(document["merged"])}
 
 
 def _measured(document: Document, handle: TableHandle, call: FunctionCall) -> Document:

@@ -96,13 +96,13 @@ SHAPES: Mapping[str, Shape] = {
         "Marks, verifies and commits a garbage collection round. Deletes no objects.",
         seconds=900,
         local_seconds=120,
-        environment=(_TABLES,),
+        environment=(_TABLES, _WORK),
     ),
     "gc_sweep": _lance(
         "Deletes the objects of a committed garbage collection round.",
         seconds=900,
         local_seconds=120,
-        environment=(_TABLES,),
+        environment=(_TABLES, _WORK),
     ),
     "query": _lance(
         "Reads rows of a table, now or at a snapshot.", seconds=120, local_seconds=60, environment=(_TABLES, _WORK)
@@ -256,7 +256,11 @@ class Functions(Construct):
             "compaction": lambda: [*objects(state, get=table, put=[grants.REGIONS]), *records(state, write=True)],
             "merger": lambda: merging(state),
             "gc": lambda: [
-                *objects(state, get=table, put=[grants.MANIFESTS, *grants.ROUNDS, *grants.VERSIONS]),
+                *objects(
+                    state,
+                    get=[*table, grants.STEPS],
+                    put=[grants.MANIFESTS, *grants.ROUNDS, *grants.VERSIONS, grants.STEPS],
+                ),
                 *records(state, write=True, delete=True),
             ],
             "gc_sweep": lambda: sweeping(state),
@@ -286,7 +290,7 @@ class Functions(Construct):
 def merging(state: State) -> list[iam.PolicyStatement]:
     """Return what a merge needs, in a function or a Spark job: read the table, write the base, never the regions."""
     return [
-        *objects(state, get=[grants.TABLE, grants.MERGES], put=[*grants.BASE, grants.MERGES]),
+        *objects(state, get=[grants.TABLE, grants.STEPS], put=[*grants.BASE, grants.STEPS]),
         iam.PolicyStatement(
             effect=iam.Effect.DENY,  # the wildcards of the base also match objects of generations
             actions=["s3:PutObject"],
@@ -300,7 +304,7 @@ def sweeping(state: State) -> list[iam.PolicyStatement]:
     """Return what a sweep needs: publish committed manifests, delete objects, tags and records of expired pins."""
     deleted = [grants.REGIONS, *grants.ROUNDS, *grants.BASE, grants.TAGS]
     return [
-        *objects(state, get=[grants.TABLE], put=[grants.MANIFESTS], delete=deleted),
+        *objects(state, get=[grants.TABLE, grants.STEPS], put=[grants.MANIFESTS], delete=deleted),
         iam.PolicyStatement(
             effect=iam.Effect.DENY,  # without the configuration, the table can't be opened
             actions=["s3:DeleteObject"],

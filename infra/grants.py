@@ -36,7 +36,7 @@ VERSIONS = tuple(f"{TABLES}/*/{part}/*" for part in ("_transactions", "_versions
 BASE = (*(f"{TABLES}/*/{part}/*" for part in ("data", "_deletions", "_indices")), *VERSIONS)
 TAGS = f"{TABLES}/*/_refs/tags/*"
 INBOX = f"{WORK}/inbox/*"
-MERGES = f"{WORK}/merge/*"
+STEPS = f"{WORK}/steps/*"  # what the steps of executions pass on
 RESULTS = f"{WORK}/results/*"
 JOB_LOGS = f"{WORK}/jobs/logs/*"
 # What DynamoDB does with the key of a table on behalf of a writer, in addition to what it does for a reader.

@@ -62,7 +62,7 @@ class Collected:
 
 
 def step_document(done: Collected) -> dict[str, Any]:
-    """Return the result of one step as the document that a state machine passes on.
+    """Return the result of one step as a document. `stack.collection_steps` keeps it for the next step.
 
     {"round": [key], "phase", "candidates", "bytes", "kept", "deleted", "failure"}. `candidates`, `bytes`, `kept` and
     `deleted` are numbers, since a state machine has no room for every path. `failure` is {"Error", "Cause"} of the

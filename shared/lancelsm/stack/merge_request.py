@@ -14,23 +14,18 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from lancelsm.common.clock import Budget, SystemClock, SystemIds
 from lancelsm.common.json_text import parse_json
 from lancelsm.common.layout import Generation, RegionId, is_id
 from lancelsm.compaction.maintenance import Engine, choose_engine, pending_merge
 from lancelsm.compaction.merge import Merged
-from lancelsm.errors import Corrupt, Invalid, Unavailable
-from lancelsm.objects import put_once
+from lancelsm.errors import Corrupt, Invalid
 from lancelsm.objects.location import is_absolute
-from lancelsm.objects.open import open_store
 from lancelsm.region.handle import TableHandle
-from lancelsm.stack import documents
+from lancelsm.stack import documents, steps
 
 FORMAT = 1
-_EXECUTION = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,79}")
 _TOKEN_DIGITS = 32
 _TOKEN = re.compile(rf"[0-9a-f]{{{_TOKEN_DIGITS}}}")
-_WRITE_SECONDS = 30.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,24 +100,9 @@ def plan_request(handle: TableHandle, *, execution: str, engine: Engine = "auto"
     )
 
 
-def execution_prefix(work: str, execution: str) -> str:
-    """Return the URI below which the objects of one execution are.
-
-    Raises:
-        Invalid: the name can't be part of a key.
-    """
-    if not _EXECUTION.fullmatch(execution):
-        raise Invalid(
-            f"{execution!r:.100} is not a valid execution name",
-            remedy="Use letters, digits, - and _, at most 80",
-            field="execution",
-        )
-    return f"{work.rstrip('/')}/merge/{execution}"
-
-
 def keep_request(request: MergeRequest, uri: str, storage_options: Mapping[str, str] | None = None) -> MergeRequest:
     """Write a plan to its URI if there is none, and return the plan that is there."""
-    kept = MergeRequest.from_json(_kept(uri, request.to_json(), storage_options))
+    kept = MergeRequest.from_json(steps.keep(uri, request.to_json(), storage_options))
     if kept.table != request.table:
         raise Invalid(
             f"the plan there is for another table, {kept.table}",
@@ -144,7 +124,7 @@ def keep_result(merged: Merged, uri: str, storage_options: Mapping[str, str] | N
     A job that is started again after it has merged finds nothing to do, so the first document is the right one.
     """
     body = json.dumps({"format": FORMAT, **documents.merged(merged)}).encode()
-    return _result(_kept(uri, body, storage_options))
+    return _result(steps.keep(uri, body, storage_options))
 
 
 def read_result(uri: str, storage_options: Mapping[str, str] | None = None) -> dict[str, Any]:
@@ -169,19 +149,7 @@ def _result(body: bytes) -> dict[str, Any]:
 
 
 def _read(uri: str, what: str, storage_options: Mapping[str, str] | None) -> bytes:
-    prefix, _, name = uri.rpartition("/")
-    found = open_store(prefix, storage_options).get(name)
+    found = steps.find(uri, storage_options)
     if found is None:
         raise Invalid(f"the {what} of the merge was not found", remedy="Start the merge again", object=uri)
-    return found.body
-
-
-def _kept(uri: str, body: bytes, storage_options: Mapping[str, str] | None) -> bytes:
-    """Write an object if there is none, and return the content that is there."""
-    prefix, _, name = uri.rpartition("/")
-    store = open_store(prefix, storage_options)
-    budget = Budget(clock=SystemClock(), ids=SystemIds(), seconds=_WRITE_SECONDS)
-    found = put_once(store, name, body, attempts=budget.attempts())
-    if found is None:
-        raise Unavailable("the store did not answer", remedy="Retry", object=uri)
     return found
