@@ -1044,11 +1044,10 @@ class Table:
         return self._writers.append_all(route(rows, self._target.regions), next_draft=next_draft)
 
     def _regions_of(self, keys: pa.Table) -> list[Region]:
-        """Return the regions that may have rows of these keys above the base."""
+        """Return the regions that may have rows of these keys above the base. Such a region may not exist."""
         if self.config.regions is None:
             return regions(self._context)
-        parts = route(keys, self._target.regions)
-        return [region for part in parts if (region := self._target.directory.find(part.values)) is not None]
+        return [self._target.directory.named(part.values) for part in route(keys, self._target.regions)]
 
     def _token(self, view: View, keys: pa.Table) -> str:
         """Return the token of a read of these keys from a view. A region that the view lacks had no entry."""

@@ -20,11 +20,18 @@ class Trace:
         """Return the same values. Measure the time that it takes to get them."""
         return values
 
-    def request(self, kind: str, size: int = 0) -> None:
-        """Count a request, and the bytes that it read."""
+    def request(self, kind: str, size: int = 0, *, count: int = 1) -> None:
+        """Count a request or several, and the bytes that they read."""
+
+    def opened(self, _kind: str, _dataset: Any) -> None:
+        """Count what Lance read to open this dataset, by kind, and what it reads of it from now on."""
 
     def reads(self, _dataset: Any) -> None:
         """Count what Lance reads of this dataset from now on."""
+
+    def apart(self, _kind: str, _dataset: Any) -> AbstractContextManager[None]:
+        """Count what Lance reads of this dataset in a block, by kind."""
+        return nullcontext()
 
     def planned(self, _explain: Callable[[], str]) -> None:
         """Take note of a scan of the base. The function returns Lance's plan of it."""

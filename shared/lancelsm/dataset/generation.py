@@ -165,8 +165,7 @@ def read_generation(
     wanted = _projection(schema, columns)
     _check_links(uri)
     with read_errors("the generation can't be read", condition=where.text if where else None, object=uri):
-        dataset = _open(uri, storage_options)
-        trace.reads(dataset)
+        dataset = _open(uri, storage_options, trace)
         stored = stored_fields(dataset, schema.columns)
         names = _names(dataset, stored, wanted)
         scanner = dataset.scanner(
@@ -211,7 +210,7 @@ def lookup_generation(
     with read_errors("the generation can't be read", object=uri):
         files = _files(uri, storage_options)
         with read_errors("the bloom filter of the generation can't be read", object=f"{uri}/{_BLOOM}"):
-            bloom = _bloom(files) if is_filterable(keys.schema) and not filtered else None
+            bloom = _bloom(files, trace) if is_filterable(keys.schema) and not filtered else None
         if bloom is not None:
             if bloom_setsum is not None and Setsum.of_item(bloom) != bloom_setsum:
                 raise Corrupt(
@@ -224,11 +223,10 @@ def lookup_generation(
             return wanted.empty_table()
         values = key_column(keys, schema.primary_key)
         with read_errors("the key index of the generation can't be read", object=f"{uri}/{KEY_INDEX}"):
-            found = find_rows(files=files, values=values)
+            found = find_rows(files=files, values=values, uri=uri, trace=trace)
         if found is not None and len(found) == 0:
             return wanted.empty_table()
-        dataset = _open(uri, storage_options)
-        trace.reads(dataset)
+        dataset = _open(uri, storage_options, trace)
         stored = stored_fields(dataset, schema.columns)
         if found is None:
             found = _scan_for(dataset, [stored[name].name for name in schema.primary_key], values)
@@ -266,12 +264,14 @@ def possible_keys(
         return keys.filter(pa.array(likely))
 
 
-def _open(uri: str, storage_options: StorageOptions) -> lance.LanceDataset:
+def _open(uri: str, storage_options: StorageOptions, trace: Trace = NO_TRACE) -> lance.LanceDataset:
     """Open the dataset by version; opening the newest version would list the directory."""
     options = dict(storage_options or {})
-    first = lance.dataset(uri, version=1, storage_options=options)
-    # Only `_write_dataset` creates a first version that has no other column.
-    found = lance.dataset(uri, version=2, storage_options=options) if first.schema.names == [TOMBSTONE] else first
+    found = lance.dataset(uri, version=1, storage_options=options)
+    trace.opened("generation.open", found)
+    if found.schema.names == [TOMBSTONE]:  # only `_write_dataset` creates a first version that has no other column
+        found = lance.dataset(uri, version=2, storage_options=options)
+        trace.opened("generation.open", found)
     for outside in found.base_paths().values():
         raise Corrupt(f"the generation reads files outside of the table: {outside.path}", object=uri)
     return found
@@ -392,7 +392,8 @@ def _temporary_directory() -> Iterator[Path]:
         raise
 
 
-def _bloom(files: LanceFileSession) -> bytes | None:
+def _bloom(files: LanceFileSession, trace: Trace) -> bytes | None:
+    trace.request("bloom_filter.read", BYTES)
     try:
         return bytes(files.read_range(_BLOOM, 0, BYTES))
     except OSError as cause:

@@ -19,10 +19,13 @@ from lance.file import LanceFileSession
 
 from lancelsm.common.layout import KEY_INDEX_FILES
 from lancelsm.common.setsum import Setsum
+from lancelsm.common.trace import NO_TRACE, Trace
+from lancelsm.dataset.counted_files import open_file
 from lancelsm.errors import Corrupt
 from lancelsm.record.key import key_column
 
 _DATA, _LOOKUP = KEY_INDEX_FILES
+_READ = "key_index.read"
 _PAGE_ROWS = 8192
 _PIECE = 1 << 20
 _DEFAULT_PAGE_ROWS = 4096  # Lance assumes this if the metadata of the file has no value
@@ -73,35 +76,39 @@ def _write(files: LanceFileSession, keys: pa.Table) -> None:
         lookup.write_batch(pa.table([*bounds, pa.array(np.zeros_like(pages)), pa.array(pages)], schema=schema))
 
 
-def find_rows(*, files: LanceFileSession, values: pa.Array) -> pa.Array | None:
+def find_rows(*, files: LanceFileSession, values: pa.Array, uri: str = "", trace: Trace = NO_TRACE) -> pa.Array | None:
     """Find the row offsets of these keys, masked duplicates included; None for a generation without an index.
 
     Reads the page bounds, then only the pages that may hold a key, neighbouring pages in one read.
 
     Args:
         values: keys in the form of `lancelsm.record.key.key_column`.
+        uri: of the generation.
+        trace: counts the requests.
     """
     try:
-        lookup = files.open_reader(_LOOKUP)
+        lookup = open_file(files, _LOOKUP, uri=uri, kind=_READ, trace=trace)
     except (OSError, ValueError) as cause:
         if "not found" in str(cause).lower():
             return None
         raise
-    stored = (lookup.metadata().schema.metadata or {}).get(b"batch_size")
+    stored = (lookup.reader.metadata().schema.metadata or {}).get(b"batch_size")
     page_rows = int(stored) if stored else _DEFAULT_PAGE_ROWS
     wanted = values.unique()
-    bounds = lookup.read_all().to_table()
+    with lookup.reading() as reader:
+        bounds = reader.read_all().to_table()
     if not {"min", "max"} <= set(bounds.column_names):
         raise Corrupt(f"the key index has unexpected columns: {bounds.column_names}", object=_LOOKUP)
     runs = _runs([_may_hold(page, wanted) for page in bounds.to_pylist()])
     if not runs:
         return pa.array([], pa.uint64())
-    data = files.open_reader(_DATA)
+    data = open_file(files, _DATA, uri=uri, kind=_READ, trace=trace)
     found = []
     for first, last in runs:
         start = first * page_rows
-        rows = min(last * page_rows, data.num_rows()) - start
-        pages = data.read_range(start, rows, batch_size=page_rows).to_table()
+        rows = min(last * page_rows, data.reader.num_rows()) - start
+        with data.reading() as reader:
+            pages = reader.read_range(start, rows, batch_size=page_rows).to_table()
         found.append(pages.filter(pc.is_in(pages["values"], value_set=wanted))["ids"])
     return pa.chunked_array([chunk for ids in found for chunk in ids.chunks], pa.uint64()).combine_chunks()
 

@@ -23,8 +23,10 @@ import pyarrow as pa
 from lance.file import LanceFileSession
 from lance.query import FullTextQuery, MatchQuery, MultiMatchQuery
 
+from lancelsm.common.trace import NO_TRACE, Trace
 from lancelsm.dataset.base_table import BaseTable, StorageOptions
 from lancelsm.dataset.conditions import Condition
+from lancelsm.dataset.counted_files import open_file
 from lancelsm.dataset.damaged import naming_damage
 from lancelsm.dataset.fields import StoredField, fitted, stored_fields
 from lancelsm.dataset.native import read_errors
@@ -82,7 +84,7 @@ def searched_base(base: BaseTable) -> Searched:
 
 
 def searched_generation(
-    *, uri: str, version: int | None, schema: TableSchema, storage_options: StorageOptions
+    *, uri: str, version: int | None, schema: TableSchema, storage_options: StorageOptions, trace: Trace = NO_TRACE
 ) -> Searched:
     """Open a generation at the version with its indexes; the newest one if the manifest records none.
 
@@ -90,6 +92,7 @@ def searched_generation(
     """
     with read_errors("the generation can't be read", object=uri):
         dataset = lance.dataset(uri, version=version, storage_options=dict(storage_options or {}))
+        trace.opened("generation.open", dataset)
         return Searched(
             uri=uri,
             dataset=dataset,
@@ -210,11 +213,11 @@ class TextLengths:
         return np.where(self.ids[at] == wanted, self.words[at], self.mean)
 
 
-def text_lengths(searched: Searched, column: str) -> TextLengths:
+def text_lengths(searched: Searched, column: str, *, trace: Trace = NO_TRACE) -> TextLengths:
     """Read the lengths of the texts in the index of a column. Raises: see `nearest`."""
     with _errors(searched):
         parts = [
-            _lengths_in_segment(searched, str(segment.uuid))
+            _lengths_in_segment(searched, str(segment.uuid), trace)
             for one in searched.dataset.describe_indices()
             if one.index_type == "Inverted" and one.field_names == [searched.name_of(column)]
             for segment in one.segments
@@ -230,24 +233,27 @@ _LENGTHS: Final[dict[tuple[str, str], _Lengths]] = {}  # by location and segment
 _MOST_LENGTHS = 64
 
 
-def _lengths_in_segment(searched: Searched, uuid: str) -> _Lengths:
+def _lengths_in_segment(searched: Searched, uuid: str, trace: Trace) -> _Lengths:
     """Return the lengths from the files of one segment of a text index, which never change."""
     known = _LENGTHS.pop((searched.uri, uuid), None)
-    found = _read_lengths(searched, uuid) if known is None else known
+    found = _read_lengths(searched, uuid, trace) if known is None else known
     _LENGTHS[searched.uri, uuid] = found  # behind those that were needed before it
     for old in list(_LENGTHS)[:-_MOST_LENGTHS]:
         _LENGTHS.pop(old, None)
     return found
 
 
-def _read_lengths(searched: Searched, uuid: str) -> _Lengths:
+def _read_lengths(searched: Searched, uuid: str, trace: Trace) -> _Lengths:
     files = LanceFileSession(searched.uri, storage_options=dict(searched.storage_options))
-    directory = f"_indices/{uuid}"
-    tables = [
-        files.open_reader(name).read_all().to_table()
-        for name in files.list(directory)
-        if name.rpartition("/")[2].startswith("part_") and name.endswith("_docs.lance")
-    ]
+    trace.request("text_lengths.list")
+    tables = []
+    for name in files.list(f"_indices/{uuid}"):
+        directory, _, file = name.rpartition("/")
+        # Lance leaves the parts that it joined in a directory below.
+        if directory.endswith(uuid) and file.startswith("part_") and file.endswith("_docs.lance"):
+            opened = open_file(files, name, uri=searched.uri, kind="text_lengths.read", trace=trace)
+            with opened.reading() as reader:
+                tables.append(reader.read_all().to_table())
     ids = [one.column(ROW_ID).to_numpy() for one in tables]
     words = [one.column("_num_tokens").to_numpy() for one in tables]
     return np.concatenate([np.empty(0, np.uint64), *ids]), np.concatenate([np.empty(0, np.uint32), *words])

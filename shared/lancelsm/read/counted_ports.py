@@ -11,34 +11,42 @@ from lancelsm.objects import Body, ETag, Listed, Object, ObjectStore, Preconditi
 from lancelsm.objects.hedged import HedgedStore
 from lancelsm.region.catalog import TableContext
 from lancelsm.registry import Fields, Record, Registry, SwapApplied, SwapLost, SwapUnknown
+from lancelsm.registry.object import ObjectRegistry
 
 
 def counted(context: TableContext, trace: Trace) -> TableContext:
     """Return a context whose requests the trace counts."""
     store = context.objects.traced(trace) if isinstance(context.objects, HedgedStore) else context.objects
-    return replace(context, objects=_CountedStore(store, trace), registry=_CountedRegistry(context.registry, trace))
+    return replace(context, objects=_CountedStore(store, trace, "objects"), registry=_registry(context.registry, trace))
+
+
+def _registry(registry: Registry, trace: Trace) -> Registry:
+    if isinstance(registry, ObjectRegistry):  # a call is several requests
+        return registry.on(lambda store: _CountedStore(store, trace, "registry"))
+    return _CountedRegistry(registry, trace)
 
 
 class _CountedStore:
-    def __init__(self, store: ObjectStore, trace: Trace) -> None:
+    def __init__(self, store: ObjectStore, trace: Trace, of: str) -> None:
         self._store = store
         self._trace = trace
+        self._of = of
 
     def get(self, key: str) -> Object | None:
         found = self._store.get(key)
-        self._trace.request("objects.get", 0 if found is None else len(found.body))
+        self._trace.request(f"{self._of}.get", 0 if found is None else len(found.body))
         return found
 
     def list(self, prefix: str) -> Iterator[Listed]:
-        self._trace.request("objects.list")
+        self._trace.request(f"{self._of}.list")
         return self._store.list(prefix)
 
     def create(self, key: str, body: Body) -> Written | PreconditionFailed | WriteUnknown:
-        self._trace.request("objects.create")
+        self._trace.request(f"{self._of}.create")
         return self._store.create(key, body)
 
     def replace(self, key: str, body: Body, *, expect: ETag) -> Written | PreconditionFailed | WriteUnknown:
-        self._trace.request("objects.replace")
+        self._trace.request(f"{self._of}.replace")
         return self._store.replace(key, body, expect=expect)
 
     def delete(self, keys: Collection[str]) -> None:

@@ -78,8 +78,10 @@ class Explanation:
         skipped_regions, skipped_levels: what the read left out, and why.
         indexes: the indexes of the base that the read used.
         rows_without_index: for each column that was searched, the number of rows that no index covers.
-        requests: by kind. `lance.read` are reads of open Lance datasets, counted by Lance. Not counted are what Lance
-            reads to open a dataset, and what `get` reads of the key indexes of generations, and Lance's bloom filters.
+        requests: by kind, all that the read sent to an object store or a registry. `bytes` are those of objects and
+            records, not of listings. `lance.read` are reads of open Lance datasets. Lance counts them: what another
+            thread reads of the same open table at this moment is included. On a local disk a request is a read of a
+            file, and opening a base or a generation is counted without its listing.
         steps: in the order in which they began. Steps of several threads overlap.
     """
 
@@ -107,7 +109,7 @@ class ReadTrace(Trace):
         self._seconds: dict[str, float] = {}
         self._counts: Counter[str] = Counter()
         self._bytes: Counter[str] = Counter()
-        self._datasets: dict[str, tuple[Any, Any]] = {}  # with the counts of Lance at the start
+        self._datasets: dict[int, tuple[Any, int, int]] = {}  # with Lance's counts that are not to be counted here
         self._plans: list[Callable[[], str]] = []
         self._columns: dict[str, None] = {}
         self._skipped: dict[str, str] = {}
@@ -131,15 +133,35 @@ class ReadTrace(Trace):
                     return
             yield value
 
-    def request(self, kind: str, size: int = 0) -> None:
+    def request(self, kind: str, size: int = 0, *, count: int = 1) -> None:
         with self._lock:
-            self._counts[kind] += 1
+            self._counts[kind] += count
             self._bytes[kind] += size
+
+    def opened(self, kind: str, dataset: Any) -> None:
+        self.reads(dataset)
+        with self._lock:
+            _, count, size = self._datasets[id(dataset)]
+        self.request(kind, size, count=count)
 
     def reads(self, dataset: Any) -> None:
         with self._lock:
-            if dataset.uri not in self._datasets:  # datasets of one location share their counts
-                self._datasets[dataset.uri] = dataset, dataset.io_stats_snapshot()
+            if id(dataset) not in self._datasets:
+                found = dataset.io_stats_snapshot()
+                self._datasets[id(dataset)] = dataset, found.read_iops, found.read_bytes
+
+    @contextmanager
+    def apart(self, kind: str, dataset: Any) -> Iterator[None]:
+        before = dataset.io_stats_snapshot()
+        try:
+            yield
+        finally:
+            now = dataset.io_stats_snapshot()
+            count, size = now.read_iops - before.read_iops, now.read_bytes - before.read_bytes
+            self.request(kind, size, count=max(count, 1))  # Lance does not count a listing of a local directory
+            with self._lock:
+                if (known := self._datasets.get(id(dataset))) is not None:
+                    self._datasets[id(dataset)] = dataset, known[1] + count, known[2] + size
 
     def planned(self, explain: Callable[[], str]) -> None:
         self._plans.append(explain)
@@ -179,10 +201,10 @@ class ReadTrace(Trace):
         )
 
     def _requests(self) -> tuple[RequestCount, ...]:
-        found = [RequestCount(kind=kind, count=self._counts[kind], bytes=self._bytes[kind]) for kind in self._counts]
-        stats = [(dataset.io_stats_snapshot(), before) for dataset, before in self._datasets.values()]
-        count = sum(now.read_iops - before.read_iops for now, before in stats)
-        size = sum(now.read_bytes - before.read_bytes for now, before in stats)
+        found = [RequestCount(kind=kind, count=count, bytes=self._bytes[kind]) for kind, count in self._counts.items()]
+        stats = [(dataset.io_stats_snapshot(), *before) for dataset, *before in self._datasets.values()]
+        count = sum(now.read_iops - before for now, before, _ in stats)
+        size = sum(now.read_bytes - before for now, _, before in stats)
         return (*sorted(found, key=lambda one: one.kind), RequestCount(kind="lance.read", count=count, bytes=size))
 
 

@@ -242,13 +242,12 @@ class ViewCache:
         return region if region.context is self._context else replace(region, context=self._context)
 
     def _newest_version(self, base: BaseTable) -> int:
-        self._trace.request("base.newest_version")
-        return newest_version(base)
+        with self._trace.apart("base.newest_version", base.dataset):
+            return newest_version(base)
 
     def _opened(self) -> BaseTable:
-        self._trace.request("base.open")
         base = self._read_base()
-        self._trace.reads(base.dataset)
+        self._trace.opened("base.open", base.dataset)
         return base
 
     def _part(self, region: RegionId) -> _Part | None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from copy import copy
 from dataclasses import dataclass, replace
 from urllib.parse import quote, unquote
 
@@ -84,6 +85,12 @@ class ObjectRegistry:
         self._parallel = parallel
         # The last reads and writes of this process: they save the next swap a read.
         self._last_seen: dict[str, _Stored] = {}
+
+    def on(self, change: Callable[[ObjectStore], ObjectStore]) -> ObjectRegistry:
+        """Return the same registry on another adapter of its store."""
+        other = copy(self)
+        other._store = change(self._store)
+        return other
 
     def read(self, key: Key) -> Record | None:
         name = object_key(key)

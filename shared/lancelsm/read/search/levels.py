@@ -81,12 +81,11 @@ def prepare(view: View, *, uri: str, trace: Trace = NO_TRACE) -> Levels:
             version=one.indexes.version if one.indexes else None,
             schema=schema,
             storage_options=view.base.storage_options,
+            trace=trace,
         )
         for region in view.regions
         for one in region.generations
     ]
-    for level in opened:
-        trace.reads(level.dataset)
     keys = [_keys(level, schema) for level in opened]
     tails = pa.concat_tables(
         [schema.stored.empty_table(), *(part for region in view.regions for part in region.tail.in_order())]

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import pyarrow as pa
 
+from lancelsm.common.trace import NO_TRACE, Trace
 from lancelsm.dataset.generation import read_generation
 from lancelsm.dataset.search_reads import DISTANCE
 from lancelsm.read.search.distances import Distances, Matrix, Offsets, distances
@@ -41,7 +42,7 @@ class MemoryRows:
         return cls(rows=levels.tail)
 
     @classmethod
-    def with_generations(cls, levels: Levels) -> MemoryRows:
+    def with_generations(cls, levels: Levels, trace: Trace = NO_TRACE) -> MemoryRows:
         """Read the rows of small generations, the smallest first.
 
         Raises:
@@ -53,7 +54,7 @@ class MemoryRows:
             if left < 0:
                 break
             chosen.add(number)
-        parts = [live_rows(levels, number) for number in sorted(chosen)]
+        parts = [live_rows(levels, number, trace) for number in sorted(chosen)]
         return cls(rows=pa.concat_tables([levels.tail, *parts]), generations=chosen)
 
     def nearest(self, query: VectorQuery, vectors: Vectors, output: SearchOutput) -> pa.Table:
@@ -72,11 +73,12 @@ def _sizes(levels: Levels) -> list[tuple[int, int]]:
     return [(one.bytes, number) for number, one in enumerate(listed) if one.bytes is not None]
 
 
-def live_rows(levels: Levels, number: int) -> pa.Table:
+def live_rows(levels: Levels, number: int, trace: Trace = NO_TRACE) -> pa.Table:
     """Read all live rows of a generation, in the table's form. Raises `Corrupt` or `Unavailable`."""
     schema = levels.schema
     uri, options = levels.generations[number].searched.uri, levels.view.base.storage_options
-    rows = pa.Table.from_batches(read_generation(uri=uri, schema=schema, storage_options=options), schema.stored)
+    stored = read_generation(uri=uri, schema=schema, storage_options=options, trace=trace)
+    rows = pa.Table.from_batches(stored, schema.stored)
     alive = (levels.newest.level_of(rows) == number) & ~rows.column(TOMBSTONE).to_numpy()
     return rows.filter(pa.array(alive)).drop_columns([TOMBSTONE])
 

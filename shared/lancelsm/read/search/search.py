@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import count
 from typing import Any, Literal
@@ -43,15 +44,16 @@ class Prepared:
 
     levels: Levels
     kept: BoundedCache
+    _text: list[TextLevels] = field(default_factory=list)
+    _text_lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
-    @property
-    def memory(self) -> MemoryRows:
+    def memory(self, trace: Trace) -> MemoryRows:
         """The rows to compare in memory. Generations are read as a whole only if a view is searched a second time."""
         if next(self._searches) == 0:
             return MemoryRows.of_log(self.levels)
         return self.kept.get_or_make(
             ("searched rows", self.levels.view.identity),
-            lambda: MemoryRows.with_generations(self.levels),
+            lambda: MemoryRows.with_generations(self.levels, trace),
             size=lambda made: made.nbytes,
         )
 
@@ -59,9 +61,11 @@ class Prepared:
     def _searches(self) -> Iterator[int]:
         return count()
 
-    @cached_property
-    def text(self) -> TextLevels:
-        return TextLevels.of(self.levels)
+    def text(self, trace: Trace) -> TextLevels:
+        with self._text_lock:
+            if not self._text:
+                self._text.append(TextLevels.of(self.levels, trace))
+            return self._text[0]
 
     @cached_property
     def query_check(self) -> QueryCheck:
@@ -148,11 +152,11 @@ def search(prepared: Prepared, request: SearchRequest, *, uri: str, trace: Trace
     if vector is not None and text is not None:
         if vector.many:
             raise Invalid("a hybrid search takes one vector", table=uri, field="vector")
-        return _hybrid(prepared, vector, text, output, request.rerank, uri=uri)
+        return _hybrid(prepared, vector, text, output, request.rerank, uri=uri, trace=trace)
     found = (
-        nearest_rows(levels, vector, output, memory=prepared.memory, uri=uri)
+        nearest_rows(levels, vector, output, memory=prepared.memory(trace), uri=uri, trace=trace)
         if vector is not None
-        else best_rows(prepared.text, text, output)  # type: ignore[arg-type]
+        else best_rows(prepared.text(trace), text, output)  # type: ignore[arg-type]
     )
     return found.select(list(output.names))
 
@@ -180,12 +184,13 @@ def _hybrid(
     rerank: Literal["rrf"] | Rerank,
     *,
     uri: str,
+    trace: Trace,
 ) -> pa.Table:
     schema = prepared.levels.schema
     wanted = tuple(name for name in schema.names if name in output.columns or name in schema.primary_key)
     both = SearchOutput(k=output.k, columns=wanted, names=(), where=output.where)
-    near = nearest_rows(prepared.levels, vector, both, memory=prepared.memory, uri=uri)
-    best = best_rows(prepared.text, text, both)
+    near = nearest_rows(prepared.levels, vector, both, memory=prepared.memory(trace), uri=uri, trace=trace)
+    best = best_rows(prepared.text(trace), text, both)
     merge: Callable[[pa.Table, pa.Table], pa.Table] = _fuser(schema.primary_key) if rerank == "rrf" else rerank
     found = merge(near, best)
     if not isinstance(found, pa.Table) or (lacking := [one for one in output.names if one not in found.column_names]):

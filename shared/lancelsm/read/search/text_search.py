@@ -24,6 +24,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lancelsm.common.trace import NO_TRACE, Trace
 from lancelsm.dataset.search_reads import (
     ROW_ID,
     SCORE,
@@ -84,7 +85,7 @@ class TextLevels:
     levels: tuple[TextLevel, ...]
 
     @classmethod
-    def of(cls, levels: Levels) -> TextLevels:
+    def of(cls, levels: Levels, trace: Trace = NO_TRACE) -> TextLevels:
         """Index the rows of the log, and those of fragments that no text index covers yet.
 
         Raises:
@@ -98,7 +99,7 @@ class TextLevels:
             if rows is not None:
                 others.append(rows)
             if level.rows and len(without) < level.searched.fragments:
-                found.append(_indexed(level, without, options))
+                found.append(_indexed(level, without, options, trace))
         memory = pa.concat_tables([_plain(one) for one in others])
         if memory.num_rows or not found:
             searched = indexed_rows(memory, levels.schema, text_indexes=options)
@@ -115,15 +116,21 @@ def text_options(levels: Levels) -> dict[str, dict[str, Any]]:
     }
 
 
-def _indexed(level: StoredLevel, without: Collection[int], columns: Iterable[str]) -> TextLevel:
+def _indexed(level: StoredLevel, without: Collection[int], columns: Iterable[str], trace: Trace) -> TextLevel:
     hidden = blocklist(level.stale, whole=without)
-    return _text_level(level.searched, columns, hidden=hidden, stale=level.stale, deleted=level.deleted)
+    return _text_level(level.searched, columns, hidden=hidden, stale=level.stale, deleted=level.deleted, trace=trace)
 
 
 def _text_level(
-    searched: Searched, columns: Iterable[str], *, hidden: bytes | None, stale: RowIds, deleted: int
+    searched: Searched,
+    columns: Iterable[str],
+    *,
+    hidden: bytes | None,
+    stale: RowIds,
+    deleted: int,
+    trace: Trace = NO_TRACE,
 ) -> TextLevel:
-    texts = {column: IndexedTexts.of(text_lengths(searched, column), stale, deleted) for column in columns}
+    texts = {column: IndexedTexts.of(text_lengths(searched, column, trace=trace), stale, deleted) for column in columns}
     return TextLevel(searched=searched, hidden=hidden, texts=texts, stale=stale)
 
 

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lancelsm.common.pool import TaskPool
+from lancelsm.common.trace import NO_TRACE, Trace
 from lancelsm.dataset.search_reads import DISTANCE, nearest
 from lancelsm.read.search.levels import Levels, StoredLevel
 from lancelsm.read.search.memory_rows import MemoryRows, live_rows, nearest_of
@@ -26,7 +27,15 @@ _MOST_INLINE = 1 << 22  # numbers that are compared in a millisecond, about
 _IN_GENERATIONS = "IVF_SQ"
 
 
-def nearest_rows(levels: Levels, query: VectorQuery, output: SearchOutput, *, memory: MemoryRows, uri: str) -> pa.Table:
+def nearest_rows(
+    levels: Levels,
+    query: VectorQuery,
+    output: SearchOutput,
+    *,
+    memory: MemoryRows,
+    uri: str,
+    trace: Trace = NO_TRACE,
+) -> pa.Table:
     """Return the `k` nearest rows of each query vector, nearest first, with `_distance`.
 
     Args:
@@ -36,7 +45,7 @@ def nearest_rows(levels: Levels, query: VectorQuery, output: SearchOutput, *, me
         Invalid: the condition fails on a row, or Lance refuses the query.
         Corrupt, Unavailable: a level can't be read.
     """
-    found = [_nearest(levels, query, vectors, output, memory=memory, uri=uri) for vectors in query.vectors]
+    found = [_nearest(levels, query, vectors, output, memory=memory, uri=uri, trace=trace) for vectors in query.vectors]
     if not query.many:
         return found[0]
     numbered = [
@@ -47,11 +56,18 @@ def nearest_rows(levels: Levels, query: VectorQuery, output: SearchOutput, *, me
 
 
 def _nearest(
-    levels: Levels, query: VectorQuery, vectors: Vectors, output: SearchOutput, *, memory: MemoryRows, uri: str
+    levels: Levels,
+    query: VectorQuery,
+    vectors: Vectors,
+    output: SearchOutput,
+    *,
+    memory: MemoryRows,
+    uri: str,
+    trace: Trace,
 ) -> pa.Table:
     def of_level(level: StoredLevel, kind: str) -> pa.Table:
         if output.where is not None and not level.searched.has_all_columns:
-            rows = output.where.matching(live_rows(levels, levels.number_of(level)), table=uri)
+            rows = output.where.matching(live_rows(levels, levels.number_of(level), trace), table=uri)
             return nearest_of(rows, query, vectors, output)
         return nearest(
             level.searched,
