@@ -1,16 +1,30 @@
-"""Run benchmarks and print their figures: `python -m benchmarks [NAME ...] [--scale S] [--json]`."""
+"""Run benchmarks: `python -m benchmarks [NAME ...] [--scale S] [--directory D]`."""
 
 from __future__ import annotations
 
 import argparse
-import importlib
-import json
+import ast
 import sys
-from dataclasses import asdict
+from pathlib import Path
 
-from benchmarks.figures import Figure, machine
+from benchmarks.charts import draw
+from benchmarks.report import heading, line, pages
+from benchmarks.runs import RUN_SECONDS, Run, measure
 
-BENCHMARKS = ("append_latency", "writes", "merge", "reads", "search", "requests", "hot_path", "sums")
+BENCHMARKS = (
+    "append_latency",
+    "puts",
+    "bulk",
+    "writes",
+    "merge",
+    "reads",
+    "regions",
+    "growth",
+    "requests",
+    "hot_path",
+    "sums",
+    "search",
+)
 
 
 def main() -> None:
@@ -22,36 +36,50 @@ def main() -> None:
     )
     parser.add_argument("names", nargs="*", metavar="NAME", help="benchmarks to run (default: all)")
     parser.add_argument(
-        "--scale", type=float, default=0.2, help="fraction of the full sizes (default: 0.2, which takes two minutes)"
+        "--scale",
+        type=float,
+        default=0.2,
+        help=f"fraction of the full sizes (default: 0.2); a run ends after {RUN_SECONDS / 60:.0f} minutes at most",
     )
-    parser.add_argument("--json", action="store_true", help="print the figures as one JSON document")
+    parser.add_argument(
+        "--directory",
+        type=Path,
+        default=Path("build/benchmarks"),
+        help="where results.json, results.md and the charts are written (default: build/benchmarks)",
+    )
     options = parser.parse_args()
     if unknown := set(options.names) - set(BENCHMARKS):
         parser.error(f"unknown benchmark {min(unknown)!r}; choose from {', '.join(BENCHMARKS)}")
-    machine_text, figures = machine(), []
-    for name in options.names or BENCHMARKS:
-        print(f"{name}: {_summary(name)}", file=sys.stderr)
-        for figure in importlib.import_module(f"benchmarks.{name}").run(options.scale):
-            figures.append(figure)
-            if not options.json:
-                print(_line(figure), flush=True)
-    if options.json:
-        document = {
-            "machine": machine_text,
-            "scale": options.scale,
-            "figures": [asdict(figure) | {"ratio": figure.ratio} for figure in figures],
-        }
-        print(json.dumps(document, indent=2))
+    names = options.names or BENCHMARKS
+    run = Run.begun(options.scale)
+    print(heading(run), flush=True)
+    try:
+        measure(
+            run, names, begin=lambda name: _shown(f"{name}: {_summary(name)}"), report=lambda one: _shown(line(one))
+        )
+    finally:
+        _write(run, options.directory)
+    for name, failure in run.failures.items():
+        print(f"{name}: {failure}", file=sys.stderr)
+    sys.exit(1 if run.failures else 0)
+
+
+def _shown(text: str) -> None:
+    print(text, flush=True)
+
+
+def _write(run: Run, directory: Path) -> None:
+    directory.mkdir(parents=True, exist_ok=True)
+    (directory / "results.json").write_text(run.to_json())
+    (directory / "results.md").write_text(pages(run))
+    for path in (directory / "results.json", directory / "results.md", *draw(run, directory)):
+        print(f"wrote {path}")
 
 
 def _summary(name: str) -> str:
-    return (importlib.import_module(f"benchmarks.{name}").__doc__ or "").partition("\n")[0]
-
-
-def _line(figure: Figure) -> str:
-    ratio = "" if figure.ratio is None else f" {figure.ratio:6.2f}x"
-    peer = "" if figure.peer is None else f"{figure.peer:10.4g}{ratio}"
-    return f"  {figure.what:<58}{figure.ours:10.4g} {figure.unit:<9}{peer:<19}{figure.how}"
+    """Return the first line of a benchmark's docstring, without importing what the benchmark needs."""
+    source = (Path(__file__).parent / f"{name}.py").read_text()
+    return (ast.get_docstring(ast.parse(source)) or "").partition("\n")[0]
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Measure time, and describe a measured number together with the number of a peer."""
+"""Measure time and memory, and describe a measured number together with the number of a peer."""
 
 from __future__ import annotations
 
@@ -7,30 +7,70 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 Act = Callable[[], Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figure:
-    """One line of the result. In every unit, less is better.
+    """Our number beside the number of one peer. In every unit, less is better.
 
     Args:
-        peer: the same measurement of a peer; None without a peer.
-        how: what was measured, and the name of the peer.
+        peer: the same measurement of the peer; None without a peer, or if the peer failed.
+        peer_name: figures with the same `what` and different peers share a line of the table.
+        how: what else was measured; or why the peer failed.
+        limit: the peer does a part of our work only, or keeps less of a promise: it shows how far we can get.
+        drawn: the chart of ratios shows it.
     """
 
     what: str
     ours: float
     unit: str
     peer: float | None = None
+    peer_name: str = ""
     how: str = ""
+    limit: bool = False
+    drawn: bool = False
 
     @property
     def ratio(self) -> float | None:
         """The peer's number divided by ours: above 1, ours is better."""
         return self.peer / self.ours if self.peer is not None and self.ours else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Curve:
+    """CPU time over a growing size: rows, regions, generations or columns."""
+
+    what: str
+    over: str
+    sizes: tuple[int, ...]
+    seconds: tuple[float, ...]
+
+    @property
+    def slope(self) -> float:
+        """The exponent of the growth: 0 is constant, 1 linear, 2 quadratic."""
+        return float(np.polyfit(np.log(self.sizes), np.log(self.seconds), 1)[0])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """What a peer took; or the failure, and no value."""
+
+    value: float | None = None
+    failure: str = ""
+
+
+def attempt(act: Callable[[], float]) -> Measured:
+    """Measure a peer. Its failure is part of the result, and the run goes on."""
+    try:
+        return Measured(value=act())
+    except Exception as error:  # noqa: BLE001 - a peer may fail in any way
+        return Measured(failure=f"failed: {type(error).__name__}: {str(error)[:200]}")
 
 
 def seconds(act: Act) -> float:
@@ -83,6 +123,19 @@ def quantile(values: Sequence[float], share: float) -> float:
     return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
 
 
+def peak_megabytes(act: Act) -> float:
+    """Return by how much the resident memory of this process grows at most during a call. It needs Linux."""
+    status = Path("/proc/self/status")
+
+    def read(name: str) -> int:
+        return next(int(line.split()[1]) for line in status.read_text().splitlines() if line.startswith(name))
+
+    Path("/proc/self/clear_refs").write_text("5")  # the peak starts again at what is resident now
+    before = read("VmRSS")
+    act()
+    return (read("VmHWM") - before) / 1024
+
+
 def machine() -> str:
     """Describe the machine and how busy it is."""
     measured = []
@@ -91,4 +144,5 @@ def machine() -> str:
         while time.process_time() - cpu < 0.01:
             pass
         measured.append(time.perf_counter() - wall)
-    return f"{os.cpu_count()} cores, shared: 10 ms of work take {1000 * quantile(measured, 0.5):.0f} ms in the median"
+    load = f"load average {os.getloadavg()[0]:.1f}"
+    return f"{os.cpu_count()} cores, {load}; 10 ms of work take {1000 * quantile(measured, 0.5):.0f} ms in the median"

@@ -53,5 +53,7 @@ def run(scale: float) -> Iterator[Figure]:
         ours=total * 1000,
         unit="ms",
         peer=peer * 1000,
-        how=f"bare Arrow IPC; setsums {share:.0%} of ours ({split})",
+        peer_name="bare Arrow stream",
+        limit=True,
+        how=f"setsums {share:.0%} of ours ({split})",
     )

@@ -1,11 +1,13 @@
-"""Scans of a base with 8 generations and a log, compared with a scan of the base alone; gets, with pylance's lookups.
+"""Scans, counts and gets over a base, 8 generations and a log, beside the same reads of the base alone.
 
-Where nothing else is said, each read opens everything again. lancelsm also reads registry and log, so it sees
-everything that was acknowledged; pylance's lookups get the list of generations as an argument, and see no log.
+Where nothing else is said, each read opens everything again: ours also reads registry and log, so it sees everything
+that was acknowledged. Lance alone reads a base that has nearly as many rows. pylance's lookups get the list of
+generations as an argument and see no log.
 """
 
 from __future__ import annotations
 
+import os
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,45 +16,38 @@ from typing import Any
 import lance
 import numpy as np
 import pyarrow as pa
-from lance.mem_wal import LsmPointLookupPlanner, ShardSnapshot
+from lance.mem_wal import LsmPointLookupPlanner
 
 import lancelsm
 from benchmarks import tables
-from benchmarks.figures import Figure, best
-from lancelsm.common.layout import generation_number
-from lancelsm.table import Table
+from benchmarks.figures import Figure, attempt, best
 
-_MAX_LOOKUPS = 100  # the time of more is extrapolated: ten thousand would take pylance minutes
-
-
-def run(scale: float) -> Iterator[Figure]:
-    base, count = int(2_500_000 * scale), int(50_000 * scale)
-    with tempfile.TemporaryDirectory() as directory:
-        uri = Path(directory) / "table"
-        table = tables.with_generations(uri, base=base, count=count, generations=8)
-        snapshot = _snapshot(table)
-        generator = np.random.default_rng(7)
-        wanted = [pa.array(generator.choice(base, keys, replace=False) * 2) for keys in (1, 100, 10_000)]
-        for keys in wanted:
-            yield _gets(uri, snapshot, keys)
-        lance.dataset(str(uri)).create_scalar_index("id", "BTREE")
-        for keys in wanted:
-            yield _gets(uri, snapshot, keys, base=", BTREE on the base")
-        table.upsert(tables.changes(base, count // 50, seed=99))
-        yield from _scans(uri, f"{base:,} rows, 8 generations of {count:,}, {count // 50:,} rows of log")
-
-
+_MOST_LOOKUPS = 20  # the time of more is extrapolated: a thousand would take pylance minutes
+_BASE_ALONE = "Lance, base alone"
 _SCANS: dict[str, dict[str, Any]] = {
-    "6 columns": {},
+    "all columns": {},
     "2 columns": {"columns": ["id", "amount"]},
     "1 % of the rows, by a condition": {"where": "amount < 0.01"},
     "limit 10": {"limit": 10},
-    "the key column, as a count does": {"columns": ["id"]},
 }
 
 
-def _scans(uri: Path, what: str) -> Iterator[Figure]:
-    """Scan with a new handle and with a held one. The peer scans the base alone, which has nearly as many rows."""
+def run(scale: float) -> Iterator[Figure]:
+    for kind, share in (("int64", 1.0), ("text", 0.4), ("composite", 0.4)):
+        base, count = int(2_500_000 * scale * share), int(50_000 * scale * share)
+        with tempfile.TemporaryDirectory(dir=os.environ.get("BENCHMARK_DIRECTORY")) as directory:
+            uri = Path(directory) / "table"
+            table = tables.with_generations(uri, base=base, count=count, generations=8, kind=kind)
+            if kind == "int64":
+                yield from _gets(uri, base, kind, "no index")
+            table.create_index("id", kind="BTREE")
+            yield from _gets(uri, base, kind, "BTREE")
+            table.upsert(tables.keyed(tables.changes(base, max(1, count // 50), seed=99), kind))
+            yield from _scans(uri, kind, f"{base:,} rows, 8 generations of {count:,}, {count // 50:,} rows of log")
+
+
+def _scans(uri: Path, kind: str, what: str) -> Iterator[Figure]:
+    """Scan with a new handle and with a held one. The peer scans the base alone."""
     held = lancelsm.open(uri)
     for name, arguments in _SCANS.items():
 
@@ -67,49 +62,73 @@ def _scans(uri: Path, what: str) -> Iterator[Figure]:
             return lance.dataset(str(uri)).to_table(filter=options.pop("where", None), **options)
 
         assert ours().num_rows == again().num_rows
-        our_seconds, held_seconds, peer_seconds = best(ours, again, peer)
-        for handle, measured in (("", our_seconds), (", held table", held_seconds)):
+        yield from _figures(f"scan of {name}, {kind} key", best(ours, again, peer), what, _BASE_ALONE)
+
+    def keys() -> pa.Table:
+        return lance.dataset(str(uri)).to_table(columns=list(tables.KEYS[kind]))
+
+    counted = best(lambda: lancelsm.open(uri).count(), held.count, keys)
+    yield from _figures(f"count, {kind} key", counted, what, "Lance, keys of the base")
+
+
+def _figures(what: str, measured: list[float], how: str, peer: str) -> Iterator[Figure]:
+    new, held, theirs = measured
+    for handle, took in (("", new), (", held table", held)):
+        yield Figure(
+            what=what + handle,
+            ours=took * 1000,
+            unit="ms",
+            peer=theirs * 1000,
+            peer_name=peer,
+            how=how,
+            limit=True,
+            drawn=not handle,
+        )
+
+
+def _gets(uri: Path, base: int, kind: str, index: str) -> Iterator[Figure]:
+    for count in (1, 1_000):
+        chosen = np.random.default_rng(7).choice(base, min(count, base), replace=False) * 2
+        wanted = tables.keyed(tables.rows(chosen), kind).select(list(tables.KEYS[kind]))
+        keys = wanted if kind == "composite" else wanted.column("id").combine_chunks()
+
+        def ours(keys: Any = keys) -> pa.Table:
+            return lancelsm.open(uri).get(keys)
+
+        def plain(wanted: pa.Table = wanted) -> pa.Table:
+            listed = ", ".join(repr(one) for one in wanted.column("id").to_pylist())
+            return lance.dataset(str(uri)).to_table(filter=f"id IN ({listed})")
+
+        assert ours().num_rows == len(wanted)
+        our_seconds, plain_seconds = best(ours, plain)
+        what = f"get of {count:,} {'key' if count == 1 else 'keys'}, {kind} key, {index}"
+        milliseconds = 1000 * our_seconds
+        yield Figure(
+            what=what,
+            ours=milliseconds,
+            unit="ms",
+            peer=1000 * plain_seconds,
+            peer_name=_BASE_ALONE,
+            limit=True,
+            drawn=True,
+        )
+        if kind == "int64":
+            looked_up = keys.slice(0, _MOST_LOOKUPS)
+
+            def lookups(looked_up: pa.Array = looked_up) -> pa.Table:
+                planner = LsmPointLookupPlanner(*lancelsm.open(uri).lance_snapshot())
+                return pa.concat_tables(
+                    [planner.plan_lookup(looked_up.slice(i, 1)).to_table() for i in range(len(looked_up))]
+                )
+
+            one = attempt(lambda lookups=lookups: best(lookups, rounds=2)[0])
+            rest = f"peer extrapolated from {len(looked_up)} lookups" if len(looked_up) < count else ""
             yield Figure(
-                what=f"scan of {name}{handle}",
-                ours=measured * 1000,
+                what=what,
+                ours=milliseconds,
                 unit="ms",
-                peer=peer_seconds * 1000,
-                how=f"{what}; peer: Lance, the base alone",
+                peer=None if one.value is None else 1000 * one.value * len(keys) / len(looked_up),
+                peer_name="pylance lookups",
+                how=one.failure or rest,
+                drawn=True,
             )
-
-
-def _gets(uri: Path, snapshot: ShardSnapshot, keys: pa.Array, *, base: str = "") -> Figure:
-    looked_up = keys.slice(0, _MAX_LOOKUPS)
-
-    def ours(wanted: pa.Array = keys) -> pa.Table:
-        return lancelsm.open(uri).get(wanted)
-
-    def peer() -> pa.Table:
-        planner = LsmPointLookupPlanner(lance.dataset(str(uri)), [snapshot])
-        return pa.concat_tables([planner.plan_lookup(looked_up.slice(i, 1)).to_table() for i in range(len(looked_up))])
-
-    assert ours(looked_up).sort_by("id").equals(peer().select(tables.SCHEMA.names).sort_by("id").cast(tables.SCHEMA))
-    (our_seconds,) = best(ours)
-    (peer_seconds,) = best(peer, rounds=1 if len(looked_up) > 1 else 3)
-    how = "pylance LsmPointLookupPlanner, key by key"
-    if len(looked_up) < len(keys):
-        how += f"; extrapolated from {len(looked_up)} lookups"
-    return Figure(
-        what=f"get of {len(keys):,} {'key' if len(keys) == 1 else 'keys'}{base}",
-        ours=our_seconds * 1000,
-        unit="ms",
-        peer=peer_seconds * 1000 * len(keys) / len(looked_up),
-        how=how,
-    )
-
-
-def _snapshot(table: Table) -> ShardSnapshot:
-    """Return the table's generations in the form that pylance's readers take."""
-    (region,) = table.regions()
-    directory = Path(table.uri) / "_mem_wal" / region.id
-    numbered = sorted((generation_number(path.name) or 0, path.name) for path in directory.iterdir())
-    found = [(number, name) for number, name in numbered if number]
-    snapshot = ShardSnapshot(str(region.id)).with_current_generation(len(found) + 1)
-    for number, name in found:
-        snapshot = snapshot.with_sstable(number, name)
-    return snapshot

@@ -40,7 +40,13 @@ def run(scale: float) -> Iterator[Figure]:  # noqa: ARG001 - counts do not depen
         peer = theirs.get(what)
         how = _listed("ours", counted) + ("" if peer is None else "; " + _listed("pylance", peer))
         yield Figure(
-            what=what, ours=counted.total(), unit="requests", peer=None if peer is None else peer.total(), how=how
+            what=what,
+            ours=counted.total(),
+            unit="requests",
+            peer=None if peer is None else peer.total(),
+            peer_name="pylance",
+            how=how,
+            drawn=peer is not None,
         )
 
 

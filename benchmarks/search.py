@@ -173,10 +173,18 @@ def _figures(what: str, result: _Result, of: str) -> Iterator[Figure]:
             ours=100 * result.missed[0],
             unit="%",
             peer=100 * result.missed[number],
-            how=peer,
+            peer_name=peer,
         )
         for name, values in (("latency, p50", result.milliseconds), ("CPU, p50", result.cpu)):
-            yield Figure(what=f"{what}: {name}", ours=values[0], unit="ms", peer=values[number], how=peer)
+            yield Figure(
+                what=f"{what}: {name}",
+                ours=values[0],
+                unit="ms",
+                peer=values[number],
+                peer_name=peer,
+                limit=number == 1,
+                drawn=number == 2 and name.startswith("latency"),
+            )
 
 
 def _best_and_equal(merged: lance.LanceDataset, words: str) -> list[int]:

@@ -29,12 +29,14 @@ def run(scale: float) -> Iterator[Figure]:
     for where, ports in (("disk", Ports), ("100 ms store", _slow)):
         for rows in (100, 1000):
             share, milliseconds = _share(ports(), rows, appends=max(10, int(100 * scale)))
-            how = f"of {milliseconds:.0f} ms; the peer is the target"
+            how = f"of {milliseconds:.0f} ms"
             yield Figure(
                 what=f"setsums in an append of {rows:,} rows of 1 KB, {where}",
                 ours=share,
                 unit="%",
                 peer=TARGET,
+                peer_name="target",
+                limit=True,
                 how=how,
             )
 

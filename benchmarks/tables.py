@@ -1,12 +1,17 @@
-"""Generate rows of six columns with an integer key: a base, changes, and a table with generations."""
+"""Generate rows: of six columns for a base, changes, and a table with generations; of 1 KB for writes.
+
+The key is `id`, an integer, if nothing else is said. `keyed` turns it into a text or a composite key.
+"""
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import lance
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 import lancelsm
 from lancelsm.table import Table
@@ -21,6 +26,33 @@ SCHEMA = pa.schema(
         ("note", pa.string()),
     ]
 )
+
+KEYS = {"int64": ("id",), "text": ("id",), "composite": ("tenant", "id")}
+KILOBYTE = pa.schema(
+    [pa.field("id", pa.int64(), nullable=False), ("name", pa.string()), ("amount", pa.float64()), ("body", pa.string())]
+)
+_REPEATED = [os.urandom(496).hex() for _ in range(256)]
+
+
+def keyed(table: pa.Table, kind: str) -> pa.Table:
+    """Return the rows with their integer `id` as it is, as a text of 21 characters, or behind one of 100 tenants."""
+    if kind == "int64":
+        return table
+    ids = table.column("id")
+    if kind == "text":
+        texts = pc.binary_join_element_wise("customer-", pc.utf8_lpad(pc.cast(ids, pa.string()), 12, "0"), "")
+        return table.set_column(0, pa.field("id", pa.string(), nullable=False), texts)
+    numbers = np.asarray(ids) % 100
+    tenants = pa.array([f"tenant {number}" for number in range(100)]).take(pa.array(numbers))
+    return table.add_column(0, pa.field("tenant", pa.string(), nullable=False), tenants)
+
+
+def kilobyte_rows(count: int, start: int, *, kind: str = "int64", distinct: bool = True) -> pa.Table:
+    """Return rows of 1 KB with the keys `start`, `start + 1`, ...; bodies are distinct, or 256 are repeated."""
+    numbers = range(start, start + count)
+    body = [os.urandom(496).hex() for _ in numbers] if distinct else [_REPEATED[number % 256] for number in numbers]
+    columns = [numbers, [f"name {number % 100}" for number in numbers], [number / 7 for number in numbers], body]
+    return keyed(pa.table([pa.array(column) for column in columns], schema=KILOBYTE), kind)
 
 
 def rows(ids: np.ndarray, *, seed: int = 0) -> pa.Table:
@@ -52,13 +84,18 @@ def changes(base: int, count: int, *, seed: int) -> pa.Table:
     return rows(generator.permutation(np.concatenate([old, new])), seed=seed)
 
 
-def with_generations(uri: Path, *, base: int, count: int, generations: int, **settings: object) -> Table:
+def with_generations(
+    uri: Path, *, base: int, count: int, generations: int, kind: str = "int64", **settings: object
+) -> Table:
     """Return a table with `base` rows in its base and with generations of `count` changes each."""
     table = lancelsm.create(
-        uri, base_rows(base), primary_key="id", settings={"flush_rows": 1 << 30, "flush_bytes": 1 << 40, **settings}
+        uri,
+        keyed(base_rows(base), kind),
+        primary_key=list(KEYS[kind]),
+        settings={"flush_rows": 1 << 30, "flush_bytes": 1 << 40, **settings},
     )
     for number in range(generations):
-        table.upsert(changes(base, count, seed=100 + number))
+        table.upsert(keyed(changes(base, count, seed=100 + number), kind))
         table.flush()
     return table
 

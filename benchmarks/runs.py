@@ -1,0 +1,144 @@
+"""Run each benchmark in a process of its own. A crash or a timeout of one does not end the run."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, Self
+
+from benchmarks.figures import Curve, Figure, machine
+
+ROOT = Path(__file__).parents[1]
+BENCHMARK_SECONDS = 240.0
+RUN_SECONDS = 900.0
+_PACKAGES = ("pyarrow", "pylance", "lancedb", "deltalake", "slatedb")
+
+
+@dataclass
+class Run:
+    """The results of all benchmarks, and where and when they were measured.
+
+    Args:
+        figures, curves: by the name of the benchmark.
+        failures: of a benchmark that did not reach its end, why. Its results up to then are kept.
+    """
+
+    date: str
+    commit: str
+    machine: str
+    packages: dict[str, str]
+    scale: float
+    figures: dict[str, list[Figure]] = field(default_factory=dict)
+    curves: dict[str, list[Curve]] = field(default_factory=dict)
+    failures: dict[str, str] = field(default_factory=dict)
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    @classmethod
+    def begun(cls, scale: float) -> Self:
+        return cls(
+            date=time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()),
+            commit=_commit(),
+            machine=machine(),
+            packages={"python": sys.version.split()[0]} | {name: version(name) for name in _PACKAGES},
+            scale=scale,
+        )
+
+    def to_json(self) -> str:
+        document = asdict(self)
+        for name, figures in self.figures.items():
+            document["figures"][name] = [asdict(one) | {"ratio": one.ratio} for one in figures]
+        for name, curves in self.curves.items():
+            document["curves"][name] = [asdict(one) | {"slope": one.slope} for one in curves]
+        return json.dumps(document, indent=1) + "\n"
+
+    @classmethod
+    def of_json(cls, text: str) -> Self:
+        document = json.loads(text)
+        for kind, made in (("figures", _figure), ("curves", _curve)):
+            document[kind] = {name: [made(one) for one in listed] for name, listed in document[kind].items()}
+        return cls(**document)
+
+
+def measure(
+    run: Run, names: Sequence[str], *, begin: Callable[[str], object], report: Callable[[Figure | Curve], object]
+) -> None:
+    """Run the benchmarks one after the other, and add their results to the run.
+
+    Each gets at most `BENCHMARK_SECONDS`, and all together `RUN_SECONDS`.
+    """
+    ends = time.monotonic() + RUN_SECONDS
+    for name in names:
+        begin(name)
+        started = time.monotonic()
+        seconds = min(BENCHMARK_SECONDS, ends - started)
+        if seconds <= 0:
+            run.failures[name] = f"not started: the run had taken {RUN_SECONDS:.0f} s"
+            continue
+        if failure := _measure(run, name, seconds, report):
+            run.failures[name] = failure
+        run.seconds[name] = round(time.monotonic() - started, 1)
+
+
+def _measure(run: Run, name: str, seconds: float, report: Callable[[Figure | Curve], object]) -> str | None:
+    """Return why the benchmark ended early, or None."""
+    command = [sys.executable, "-m", "benchmarks.one", name, str(run.scale)]
+    # Of each merge and search, Lance logs errors and warnings that need no action. It takes a level of Python; Rust does
+    # not know this one, and logs nothing.
+    environment = {**os.environ, "LANCE_LOG": "critical", "LANCEDB_LOG": "off"}
+    child = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT, env=environment)
+    late = threading.Event()
+
+    def stop() -> None:
+        late.set()
+        child.kill()
+
+    timer = threading.Timer(seconds, stop)
+    timer.start()
+    with child:
+        assert child.stdout is not None
+        for line in child.stdout:
+            result = _result(line)
+            if isinstance(result, Curve):
+                run.curves.setdefault(name, []).append(result)
+            elif result:
+                run.figures.setdefault(name, []).append(result)
+            if result:
+                report(result)
+    timer.cancel()
+    if late.is_set():
+        return f"stopped after {seconds:.0f} s"
+    return f"ended with exit code {child.returncode}; its error is above" if child.returncode else None
+
+
+def _result(line: str) -> Figure | Curve | None:
+    """Return the result of a line; None for what a peer's library printed."""
+    if line.startswith('{"figure": '):
+        return _figure(json.loads(line)["figure"])
+    if line.startswith('{"curve": '):
+        return _curve(json.loads(line)["curve"])
+    return None
+
+
+def _figure(given: dict[str, Any]) -> Figure:
+    given.pop("ratio", None)
+    return Figure(**given)
+
+
+def _curve(given: dict[str, Any]) -> Curve:
+    given.pop("slope", None)
+    return Curve(**given | {name: tuple(given[name]) for name in ("sizes", "seconds")})
+
+
+def _commit() -> str:
+    done = subprocess.run(
+        ["git", "describe", "--always", "--dirty"], capture_output=True, text=True, cwd=ROOT, check=False
+    )
+    return done.stdout.strip() or "unknown"
