@@ -1,6 +1,7 @@
 """Serve a small S3 with scripted failures, for behaviour that a working store can't show on demand.
 
-It supports objects, If-None-Match, If-Match and ListObjectsV2, without signatures. `script[method, key]` lists the
+It supports objects, ranges, If-None-Match, If-Match and ListObjectsV2, without signatures. Lance can use it too, for
+files below 5 MiB. `script[method, key]` lists the
 events for the next requests, one per request: a status code (the request has no effect), `applied 500` (it takes
 effect, the answer is 500), `applied drop` (it takes effect, the connection ends), `late` (the connection ends, the
 request takes effect at `land`), `drop` (the connection ends), `cut` (the body ends early), `ok`.
@@ -40,6 +41,8 @@ class Stub:
         self.requests: list[tuple[str, str]] = []
         self.signers: list[tuple[str, str | None]] = []  # per request: `ACCESS KEY/REGION`, session token
         self.late: list[tuple[str, bytes, Message]] = []
+        self.sent = 0  # bytes of objects in answers
+        self.page = 3  # names in an answer to a LIST
         self.lock = threading.Lock()
         self.endpoint = ""
 
@@ -90,11 +93,21 @@ def _handler(stub: Stub) -> type[BaseHTTPRequestHandler]:
                 return
             if listing:
                 after = query.get("start-after", query.get("continuation-token", [""]))[0]
-                self._answer(200, _listing(stub, query.get("prefix", [""])[0], after))
+                self._answer(200, _listing(stub, query.get("prefix", [""])[0], after, query.get("delimiter", [""])[0]))
             elif key not in stub.objects:
                 self._answer(404)
             else:
-                self._answer(200, stub.objects[key], cut=event == "cut")
+                whole = stub.objects[key]
+                first, end = _range(self.headers.get("Range"), len(whole))
+                stub.sent += end - first
+                part = f"bytes {first}-{end - 1}/{len(whole)}" if "Range" in self.headers else None
+                self._answer(206 if part else 200, whole[first:end], tag=etag(whole), cut=event == "cut", part=part)
+
+        def do_HEAD(self) -> None:
+            key = unquote(urlsplit(self.path).path).removeprefix(f"/{BUCKET}/")
+            if self._event("HEAD", key) is not None:
+                body = stub.objects.get(key)
+                self._answer(404 if body is None else 200, body or b"")
 
         def do_PUT(self) -> None:
             body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
@@ -130,14 +143,20 @@ def _handler(stub: Stub) -> type[BaseHTTPRequestHandler]:
                 return None
             return event
 
-        def _answer(self, status: int, body: bytes = b"", tag: str | None = None, cut: bool = False) -> None:
+        def _answer(
+            self, status: int, body: bytes = b"", tag: str | None = None, cut: bool = False, part: str | None = None
+        ) -> None:
             if status >= 300:
                 body = f"<Error><Code>{_CODES[status]}</Code><Message>m</Message></Error>".encode()
             self.send_response(status)
             self.send_header("Content-Length", str(len(body)))
+            if part is not None:
+                self.send_header("Content-Range", part)
             self.send_header("Last-Modified", "Fri, 27 Nov 2026 20:00:00 GMT")
             self.send_header("ETag", tag or etag(body))
             self.end_headers()
+            if self.command == "HEAD":
+                return
             self.wfile.write(body[: len(body) // 2] if cut else body)
             if cut:
                 self._drop()
@@ -159,16 +178,36 @@ def _signer(headers: Message) -> str:
     return f"{scope[0]}/{scope[2]}" if len(scope) > 2 else ""
 
 
-def _listing(stub: Stub, prefix: str, after: str, page: int = 3) -> bytes:
-    keys = sorted(key for key in stub.objects if key.startswith(prefix) and key > after)
-    more = len(keys) > page
+def _range(wanted: str | None, size: int) -> tuple[int, int]:
+    """Return first byte and end of the part that is wanted of an object."""
+    if wanted is None:
+        return 0, size
+    first, last = wanted.removeprefix("bytes=").split("-")
+    if not first:
+        return max(size - int(last), 0), size
+    return int(first), min(int(last) + 1, size) if last else size
+
+
+def _listing(stub: Stub, prefix: str, after: str, delimiter: str) -> bytes:
+    names = {_up_to(delimiter, key, prefix) for key in stub.objects if key.startswith(prefix)}
+    keys = sorted(name for name in names if name > after)
+    page = keys[: stub.page]
     lines = "".join(
         f"<Contents><Key>{key}</Key><LastModified>2026-11-27T20:00:00.000Z</LastModified><ETag>e</ETag>"
         f"<Size>{len(stub.objects[key])}</Size></Contents>"
-        for key in keys[:page]
+        if key in stub.objects
+        else f"<CommonPrefixes><Prefix>{key}</Prefix></CommonPrefixes>"
+        for key in page
     )
-    token = f"<NextContinuationToken>{keys[page - 1]}</NextContinuationToken>" if more else ""
+    more = len(keys) > len(page)
+    token = f"<NextContinuationToken>{page[-1]}</NextContinuationToken>" if more else ""
     return (
-        f"<ListBucketResult><Name>{BUCKET}</Name><Prefix>{prefix}</Prefix><KeyCount>{len(keys[:page])}</KeyCount>"
+        f"<ListBucketResult><Name>{BUCKET}</Name><Prefix>{prefix}</Prefix><KeyCount>{len(page)}</KeyCount>"
         f"<IsTruncated>{str(more).lower()}</IsTruncated>{token}{lines}</ListBucketResult>"
     ).encode()
+
+
+def _up_to(delimiter: str, key: str, prefix: str) -> str:
+    """Return the key, or its part up to the first delimiter behind the prefix."""
+    head, found, _ = key.removeprefix(prefix).partition(delimiter) if delimiter else (key, "", "")
+    return prefix + head + found if found else key

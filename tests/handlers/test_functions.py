@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
+import uuid
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,12 @@ import pytest
 
 import lancelsm
 from lancelsm.cli import main
-from lancelsm.errors import Invalid, LsmError
+from lancelsm.common.layout import Generation, RegionId
+from lancelsm.compaction import maintenance
+from lancelsm.compaction.merge import Merged
+from lancelsm.errors import Corrupt, Invalid, LsmError
+from lancelsm.gc import collect
+from lancelsm.gc.collect import Candidate, Collected
 from lancelsm.region.handle import open_table
 from lancelsm.region.lease import flush_lease, lease
 from lancelsm.stack import documents
@@ -143,7 +150,7 @@ def test_repeated_steps_of_a_merge_return_the_same_document(table: Table) -> Non
 def test_a_plan_without_an_execution_is_named_after_the_invocation(table: Table, deployment: Deployment) -> None:
     plan = call("merger", {"table": "orders", "step": "plan"}, aws_request_id="one")
 
-    assert (plan["engine"], plan["plan"]) == ("none", f"{deployment.work}/merge/one/plan.json")
+    assert (plan["engine"], plan["plan"]) == ("none", f"{deployment.work}/steps/one/plan.json")
 
 
 def test_the_step_record_refuses_a_missing_result_and_a_result_outside_the_deployment(table: Table) -> None:
@@ -261,46 +268,116 @@ def test_a_query_refuses_fields_of_a_search_that_do_not_fit(notes: Table, fields
     assert error_of("query", {"table": "orders", **fields})["field"] == named
 
 
-def test_the_steps_of_a_collection_delete_merged_objects(table: Table) -> None:
+def steps_after_mark(marked: dict[str, Any]) -> list[dict[str, Any]]:
+    """Run verify, commit and sweep, each on what the step before returned."""
+    answers = [marked]
+    for step in ("verify", "commit"):
+        answers.append(call("gc_round", {"table": "orders", "step": step, "round": answers[-1]["round"]}))
+    return [*answers[1:], call("gc_sweep", {"table": "orders", "round": answers[-1]["round"]})]
+
+
+def test_the_steps_of_a_collection_delete_merged_objects(table: Table, deployment: Deployment) -> None:
     table.upsert(ORDERS)
     table.flush()
     table.merge(engine="inprocess")
 
-    marked = call("gc_round", {"table": "orders", "step": "mark"})
-    rounds = {"table": "orders", "round": marked["round"]}
-    verified = call("gc_round", {**rounds, "step": "verify"})
-    committed = call("gc_round", {**rounds, "step": "commit"})
-    swept = call("gc_sweep", rounds)
+    marked = call("gc_round", {"table": "orders", "step": "mark", "execution": "one"})
+    verified, committed, swept = steps_after_mark(marked)
 
-    assert (marked["phase"], verified["phase"], committed["phase"], swept["phase"]) == (
-        "marked",
-        "marked",
-        "committed",
-        "swept",
-    )
-    assert committed["round"] == marked["round"] != []
+    assert [one["phase"] for one in (marked, verified, committed, swept)] == ["marked", "marked", "committed", "swept"]
+    assert [one["round"].removeprefix(f"{deployment.work}/steps/") for one in (marked, verified, committed)] == [
+        "one/mark-1.json",
+        "one/verify-1.json",
+        "one/commit-1.json",
+    ]
+    assert committed["rounds"] == marked["rounds"] > 0
     assert swept["deleted"] == marked["candidates"] > 0
-    assert call("gc_sweep", rounds)["deleted"] == marked["candidates"], "a repeated sweep does the same"
+    again = call("gc_sweep", {"table": "orders", "round": committed["round"]})
+    assert again["deleted"] == marked["candidates"], "a repeated sweep does the same"
     assert table.scan().to_arrow().num_rows == len(ORDERS)
+
+
+def test_a_repeated_step_of_a_collection_returns_what_the_first_wrote(table: Table) -> None:
+    mark = {"table": "orders", "step": "mark", "execution": "one"}
+    first = call("gc_round", mark)
+    table.upsert(ORDERS)
+    table.flush()
+    table.merge(engine="inprocess")
+
+    assert call("gc_round", mark) == first
+    assert call("gc_round", {**mark, "attempt": 2})["rounds"] > first["rounds"]
 
 
 def test_mark_returns_a_committed_round_that_waits_and_the_next_steps_finish_it(table: Table) -> None:
     table.upsert(ORDERS)
     table.flush()
     table.merge(engine="inprocess")
-    first = call("gc_round", {"table": "orders", "step": "mark"})
+    first = call("gc_round", {"table": "orders", "step": "mark", "execution": "one"})
     for step in ("verify", "commit"):
         call("gc_round", {"table": "orders", "step": step, "round": first["round"]})
 
-    again = call("gc_round", {"table": "orders", "step": "mark"})
-    rounds = {"table": "orders", "round": again["round"]}
-    verified = call("gc_round", {**rounds, "step": "verify"})
-    committed = call("gc_round", {**rounds, "step": "commit"})
-    swept = call("gc_sweep", rounds)
+    again = call("gc_round", {"table": "orders", "step": "mark", "execution": "two"})
+    verified, committed, swept = steps_after_mark(again)
 
-    assert (again["phase"], again["round"], again["candidates"]) == ("committed", first["round"], first["candidates"])
-    assert committed["round"] == verified["round"] == first["round"] != []
+    assert (again["phase"], again["rounds"], again["candidates"]) == ("committed", first["rounds"], first["candidates"])
+    assert committed["rounds"] == verified["rounds"] == first["rounds"] > 0
     assert swept["deleted"] == first["candidates"] > 0
+
+
+@pytest.mark.parametrize("where", ["event", "table"])
+def test_an_interval_of_more_than_seven_days_is_refused(deployment: Deployment, where: str) -> None:
+    week = 7 * 86_400
+    deployment.table(settings={"collect_interval_seconds": week if where == "event" else week + 1})
+    mark = {"table": "orders", "step": "mark"}
+
+    if where == "event":
+        assert call("gc_round", mark)["interval_seconds"] == week
+        assert error_of("gc_round", {**mark, "interval_seconds": week + 1})["field"] == "interval_seconds"
+    else:
+        assert error_of("gc_round", mark)["field"] == "collect_interval_seconds"
+        assert call("gc_round", {**mark, "interval_seconds": 60})["interval_seconds"] == 60
+
+
+def test_the_state_of_a_collection_or_a_merge_of_10_000_regions_is_small(
+    table: Table, deployment: Deployment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    regions = [RegionId(str(uuid.UUID(int=number))) for number in range(10_000)]
+    found = Collected(
+        rounds=tuple(f"_mem_wal/{region}/gc/1-{'0' * 32}.binpb" for region in regions),
+        phase="marked",
+        candidates=tuple(Candidate(path=region, kind="entry", bytes=1, why="merged") for region in regions),
+        corrupt=tuple(Corrupt("a committed entry is gone", region=region) for region in regions),
+    )
+    monkeypatch.setattr(collect, "mark", lambda _: found)
+    for step in ("verify", "commit", "sweep"):
+        monkeypatch.setattr(collect, step, lambda _, rounds: replace(found, rounds=tuple(rounds)))
+    monkeypatch.setattr(maintenance, "merge_generations", merged_regions(regions))
+
+    marked = call("gc_round", {"table": "orders", "step": "mark", "execution": "one"})
+    rest = steps_after_mark(marked)
+    plan = call("merger", {"table": "orders", "step": "plan", "execution": "two"})
+    merged = call("merger", {"table": "orders", "engine": "inprocess", "result": plan["result"]})
+    recorded = call("merger", {"table": "orders", "step": "record", "result": plan["result"]})
+
+    assert [one["rounds"] for one in (marked, *rest)] == [10_000] * 4
+    assert (merged["regions"], recorded["merge"]) == (10_000, merged)
+    # A state has at most the answers of all steps.
+    assert len(json.dumps([marked, rest, plan, merged, recorded])) < 8 << 10
+
+
+def merged_regions(regions: list[RegionId]) -> Any:
+    def merge(**_: object) -> Merged:
+        newest = dict.fromkeys(regions, Generation(1))
+        return Merged(
+            generations=len(regions),
+            rows_upserted=1,
+            rows_deleted=0,
+            base_version=2,
+            regions=newest,
+            merged_now=newest,
+        )
+
+    return merge
 
 
 @pytest.mark.parametrize("step", ["verify", "commit"])
@@ -330,7 +407,7 @@ def test_the_error_names_a_field_that_is_unknown_missing_or_of_another_type(depl
         ("query", "at", 7),
         ("region_claim", "owner", 7),
         ("gc_round", "step", "sweep"),
-        ("gc_sweep", "round", "1"),
+        ("gc_sweep", "round", ["1"]),
     ],
 )
 def test_an_invalid_value_of_a_field_is_refused(deployment: Deployment, name: str, field: str, value: object) -> None:

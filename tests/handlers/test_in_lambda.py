@@ -70,7 +70,7 @@ def test_a_claim_a_flush_and_a_merge_work_in_the_cloud(cloud: Deployment, tmp_pa
         merged = invoke({"table": plan["table"], "engine": plan["engine"], "result": plan["result"]})
         recorded = invoke({"table": "pipeline", "step": "record", "result": plan["result"]})
 
-    assert plan["plan"] == "s3://lake/work/merge/one/plan.json"
+    assert plan["plan"] == "s3://lake/work/steps/one/plan.json"
     assert merged == recorded["merge"]
     assert merged["rows_upserted"] == 1
     assert table.get([0]).to_pylist() == [{"id": 0, "state": "sent"}]

@@ -24,7 +24,7 @@ BASE_VERSION = f"{TABLE}/_versions/1.manifest"
 BASE_INDEX = f"{TABLE}/_indices/1/index.idx"
 TAG = f"{TABLE}/_refs/tags/lancelsm-aa.json"
 ROUND, BASE_ROUND = f"{REGION_OF_TABLE}/gc/1-aa.binpb", f"{TABLE}/_lancelsm/gc/1-aa.binpb"
-INBOX, PLAN, RESULT = f"{BUCKET}/work/inbox/1", f"{BUCKET}/work/merge/e/plan.json", f"{BUCKET}/work/results/1"
+INBOX, PLAN, RESULT = f"{BUCKET}/work/inbox/1", f"{BUCKET}/work/steps/e/plan.json", f"{BUCKET}/work/results/1"
 REGISTRY = f"arn:aws:dynamodb:{REGION}:{ACCOUNT}:table/lancelsm-local-registry"
 WRITES = f"arn:aws:sqs:{REGION}:{ACCOUNT}:lancelsm-local-writes.fifo"
 DEAD_LETTERS = f"arn:aws:sqs:{REGION}:{ACCOUNT}:lancelsm-local-dead-letters.fifo"
@@ -96,12 +96,15 @@ MAY: dict[str, list[Request]] = {
         ("s3:PutObject", ROUND),
         ("s3:PutObject", BASE_ROUND),
         ("s3:PutObject", BASE_VERSION),
+        ("s3:GetObject", PLAN),
+        ("s3:PutObject", PLAN),
         ("dynamodb:Query", REGISTRY),
         ("dynamodb:UpdateItem", REGISTRY),
         ("dynamodb:DeleteItem", REGISTRY),
     ],
     "gc_sweep": [
         ("s3:GetObject", BASE_ROUND),
+        ("s3:GetObject", PLAN),
         ("s3:PutObject", MANIFEST),
         ("s3:DeleteObject", ENTRY),
         ("s3:DeleteObject", GENERATION),
@@ -166,6 +169,7 @@ MAY_NOT: dict[str, list[Request]] = {
         ("s3:DeleteObject", CONFIG),
         ("s3:DeleteObject", f"{BUCKET}/tables/a/data/b/_lancelsm/config.json"),
         ("s3:DeleteObject", PLAN),
+        ("s3:PutObject", PLAN),
         ("dynamodb:UpdateItem", REGISTRY),
     ],
     "query": [("s3:PutObject", BASE_DATA), ("dynamodb:UpdateItem", REGISTRY), ("s3:GetObject", INBOX)],

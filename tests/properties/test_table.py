@@ -203,6 +203,65 @@ class Reference(RuleBasedStateMachine):
             del self.rows[key]
         self.check()
 
+    @rule(which=TABLES, where=st.sampled_from(sorted(CONDITIONS)))
+    def update(self, which: int, where: str) -> None:
+        matching = [key for key, row in self.rows.items() if CONDITIONS[where](row)]
+        updated = [key for key in matching if not self.is_sealed(key)]
+        change = {"v": "coalesce(v, 0) + 1", "w": "'x'"}
+        if len(updated) < len(matching):
+            with pytest.raises(Invalid, match="sealed"):
+                self.tables[which].update(where=where, set=change)
+        else:
+            assert self.tables[which].update(where=where, set=change).rows == len(updated)
+        for key in updated:
+            self.rows[key] = {**self.rows[key], "v": (self.rows[key]["v"] or 0) + 1, "w": "x"}
+        self.check()
+
+    @precondition(lambda self: not self.sealed)
+    @rule(which=TABLES, data=st.data(), option=st.sampled_from(["if_absent", "if_newer", "partial", "if_unchanged"]))
+    def upsert_with_an_option(self, which: int, data: st.DataObject, option: str) -> None:
+        newest = {self.key_of(row): row for row in data.draw(self.batch())}
+        given = pa.Table.from_pylist(list(newest.values()), schema=self.shape.columns)
+        options: dict[str, Any] = {option: "v" if option == "if_newer" else True}
+        written = dict(newest)
+        match option:
+            case "if_absent":
+                written = {key: row for key, row in newest.items() if key not in self.rows}
+            case "if_newer":
+                ranks = {key: rank(row) for key, row in self.rows.items()}
+                written = {key: row for key, row in newest.items() if rank(row) > ranks.get(key, -2)}
+            case "partial":
+                given = given.drop_columns(["w"])
+                empty = {"w": None}
+                written = {key: {**row, "w": self.rows.get(key, empty)["w"]} for key, row in newest.items()}
+            case "if_unchanged":
+                keys = self.arrow_keys(newest) if newest else []
+                options = {option: self.tables[1 - which].get(keys, with_token=True).token}
+        done = self.tables[which].upsert(given, **options)
+        assert (done.rows, done.skipped) == (len(written), len(newest) - len(written))
+        self.apply(written.values())
+        self.check()
+
+    @precondition(lambda self: not self.sealed)
+    @rule(which=TABLES, data=st.data())
+    def transact(self, which: int, data: st.DataObject) -> None:
+        keys = list(dict.fromkeys(data.draw(st.lists(self.shape.keys(), min_size=1, max_size=5))))
+        deleted = [key for key in keys if data.draw(st.booleans())]
+
+        def fn(current: pa.Table) -> lancelsm.Edits:
+            rows = [{**row, "v": (row["v"] or 0) + 1} for row in current.to_pylist()]
+            upserts = pa.Table.from_pylist(rows, schema=self.shape.columns)
+            return lancelsm.Edits(upserts=upserts, deletes=self.arrow_keys(deleted) if deleted else [])
+
+        done = self.tables[which].transact(self.arrow_keys(keys), fn)
+        assert done.rows == len({*deleted, *(key for key in keys if key in self.rows)})
+        for key in keys:
+            if key in self.rows:
+                self.rows[key] = {**self.rows[key], "v": (self.rows[key]["v"] or 0) + 1}
+        for key in deleted:
+            self.rows.pop(key, None)
+        self.check()
+
     @precondition(lambda self: not self.sealed)
     @rule(which=TABLES, exclusive=st.booleans(), data=st.data())
     def write_in_groups(self, which: int, exclusive: bool, data: st.DataObject) -> None:
@@ -316,6 +375,11 @@ class Reference(RuleBasedStateMachine):
         assert all(one.head.epoch >= epochs[one.region.id] for one in rebuilt)
         self.open()
         self.check()
+
+
+def rank(row: dict[str, Any]) -> int:
+    """Null is lower than every value."""
+    return -1 if row["v"] is None else int(row["v"])
 
 
 QUIET = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much]

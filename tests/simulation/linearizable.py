@@ -68,6 +68,18 @@ class Append(Operation):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Transact(Append):
+    """An entry that was computed from the rows of some keys, which it saw right before it."""
+
+    saw: Mapping[Any, Any]
+    keys: frozenset[Any]
+
+    def after(self, state: State) -> State | None:
+        before = {(key, value) for key, value in state.rows if key in self.keys}
+        return Append.after(self, state) if before == set(self.saw.items()) else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Read(Operation):
     """A read of some keys, or of all keys if `keys` is None."""
 
@@ -191,6 +203,11 @@ def _settled(history: list[Operation], loaded: Content) -> Iterable[Operation]:
     operation writes happened before the answer of the first read that shows the value.
     """
     reads = [one for one in history if isinstance(one, Read)]
+    reads += [
+        Read(actor=one.actor, called=one.called, answered=one.answered, rows=one.saw, keys=one.keys)
+        for one in history
+        if isinstance(one, Transact)
+    ]
     writers = Counter(pair for one in history if isinstance(one, Append) for pair in one.rows.items())
     writers.update(loaded)
     for one in history:

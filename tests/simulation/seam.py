@@ -102,6 +102,7 @@ COMPOSED = frozenset(
 )
 PURE = frozenset(
     {
+        "assignments.read_assignments",
         "base_rows.by_fragment",
         "base_table.counters",
         "base_table.first_version",
@@ -112,6 +113,7 @@ PURE = frozenset(
         "bloom.may_contain",
         "condition_tokens.read_tokens",
         "condition_tokens.refused",
+        "conditions.checked_sql",
         "conditions.read_condition",
         "deletions.arrow_problem",
         "deletions.every_row",

@@ -48,9 +48,9 @@ class Opened:
                 self.ranges.append((name, size))
                 return bytes(this._inner.read_range(name, start, size))
 
-        def opened(uri: str, options: Any) -> Any:
+        def opened(uri: str, *arguments: Any) -> Any:
             self.datasets.append(uri)
-            return open_dataset(uri, options)
+            return open_dataset(uri, *arguments)
 
         monkeypatch.setattr(generations, "_open", opened)
         monkeypatch.setattr(generations, "_files", lambda uri, options: _Files(files(uri, options)))

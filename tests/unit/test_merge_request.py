@@ -11,13 +11,13 @@ from lancelsm.errors import Corrupt, Invalid
 from lancelsm.region.handle import TableHandle, open_table
 from lancelsm.stack.merge_request import (
     MergeRequest,
-    execution_prefix,
     keep_request,
     keep_result,
     plan_request,
     read_request,
     read_result,
 )
+from lancelsm.stack.steps import execution_prefix
 from lancelsm.table import Table
 from tests.unit.tables import create, row
 

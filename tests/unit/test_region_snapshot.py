@@ -71,7 +71,11 @@ def test_a_first_eventual_read_reads_no_head(tmp_path: Path) -> None:
     assert by_key(table.scan(**EVENTUAL).to_arrow()) == NEWEST
     assert process.calls() == {}
 
+    assert by_key(process.just_started().get([0], **EVENTUAL)) == {0: 2}
+    assert process.calls() == {"objects.get": 2}, "the region of a key follows from the key: no catalog is listed"
+
     process.clock.advance(1)
+    process.plan.calls.clear()
     table.scan(**EVENTUAL)
     assert process.calls()["registry.read"] == 2, "the kept view and the snapshot are too old, with the clocks' skew"
 

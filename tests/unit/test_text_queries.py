@@ -22,6 +22,7 @@ import lancelsm
 from lancelsm.dataset import search_reads
 from lancelsm.errors import Invalid
 from lancelsm.table import Table
+from tests.unit.index_tables import create, generations, rows
 
 MATCH = MatchQuery("merge", "text")
 PHRASE = PhraseQuery("merge tree", "text")  # the index on `text` has no positions
@@ -131,6 +132,22 @@ def test_what_a_search_keeps_has_no_credentials(tmp_path: Path, monkeypatch: pyt
     assert first
     assert all(one is other for one, other in zip(kept.values(), first, strict=True)), "read again"
     assert "x-secret" not in repr(kept)
+
+
+def test_each_row_of_a_generation_counts_once_in_the_statistics_of_its_words(tmp_path: Path) -> None:
+    """Lance leaves the parts of an index that it joined beside the index."""
+    table = create(tmp_path)
+    table.create_index("text", kind="INVERTED")
+    table.upsert(rows(range(10)))
+    table.flush()
+    ((uri, generation),) = generations(table)
+    assert generation.indexes is not None
+
+    searched = search_reads.searched_generation(
+        uri=uri, version=generation.indexes.version, schema=table.config.schema, storage_options=None
+    )
+
+    assert search_reads.text_lengths(searched, "text").ids.tolist() == list(range(10))
 
 
 def test_words_of_code_are_split_alike_at_every_level(tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -193,6 +195,23 @@ def test_increments_of_threads_add_up(tmp_path: Path, threads: int, times: int) 
         worker.join()
 
     assert rows_of(table) == [row(1, threads * times)]
+
+
+INCREMENTS = """
+import sys, lancelsm
+table = lancelsm.open(sys.argv[1])
+for _ in range(int(sys.argv[2])):
+    table.transact([1], lambda current: [{**one, "n": one["n"] + 1} for one in current.to_pylist()])
+"""
+
+
+@pytest.mark.rest
+def test_increments_of_processes_add_up(tmp_path: Path) -> None:
+    table = make(tmp_path, row(1))
+    workers = [subprocess.Popen([sys.executable, "-c", INCREMENTS, table.uri, "30"]) for _ in range(8)]
+
+    assert [worker.wait() for worker in workers] == [0] * 8
+    assert rows_of(table) == [row(1, 240)]
 
 
 def test_rows_are_read_from_a_new_view_if_the_log_was_collected(tmp_path: Path) -> None:
