@@ -51,6 +51,28 @@ def test_a_table_is_created_written_flushed_merged_and_read(tmp_path: Path, run:
     }  # fmt: skip
 
 
+@pytest.mark.rest
+def test_rows_are_written_under_conditions_and_updated(orders: Path, tmp_path: Path, run: Run, as_json: Json) -> None:
+    file = tmp_path / "rows.ndjson"
+    before = as_json("get", orders, "--key", "1", "--with-token")
+    assert before["row"]["id"] == 1
+
+    file.write_text(lines({"id": 1, "price": 9}, {"id": 9, "price": 9}))
+    assert as_json("write", orders, file, "--partial")["rows"] == 2
+    assert as_json("get", orders, "--key", "1") == {**before["row"], "price": 9.0}
+
+    file.write_text(lines({"id": 1, "state": "x", "price": 8}, {"id": 10, "state": "x", "price": 8}))
+    done = as_json("write", orders, file, "--if-absent")
+    assert (done["rows"], done["skipped"]) == (1, 1)
+    assert as_json("write", orders, file, "--if-newer", "price")["skipped"] == 2
+    assert run("write", orders, file, "--if-unchanged", before["token"]).code == 3
+
+    assert (
+        as_json("update", orders, "--set", "price = price + 1", "--set", "state='y'", "--where", "id > 8")["rows"] == 2
+    )
+    assert as_json("get", orders, "--key", "10") == {"id": 10, "state": "y", "price": 9.0}
+
+
 def test_init_loads_rows_and_stores_settings(orders: Path, tmp_path: Path, as_json: Json) -> None:
     file = tmp_path / "orders.parquet"
 

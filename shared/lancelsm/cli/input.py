@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -16,7 +17,7 @@ from lancelsm.common.json_text import parse_json
 from lancelsm.common.settings import Settings
 from lancelsm.errors import Invalid, LsmError, error_context
 from lancelsm.record.files import json_keys, read_file, read_ndjson
-from lancelsm.record.normalize import deletes, upserts
+from lancelsm.record.normalize import deletes, partial_upserts, upserts
 from lancelsm.record.schema import TableSchema
 from lancelsm.region.handle import TableHandle
 from lancelsm.wal.region_writer import committed
@@ -27,14 +28,25 @@ ROWS_AT_ONCE = 100_000
 Append = Callable[[pa.Table], Committed]
 
 
-def upserts_of(table: TableHandle, files: Iterable[str]) -> Iterator[pa.Table]:
-    """Read the rows of several sources, in order. A file is read and checked as a whole, stdin in parts."""
+def upserts_of(table: TableHandle, files: Iterable[str], *, partial_rows: bool = False) -> Iterator[pa.Table]:
+    """Read the rows of several sources, in order. A file is read and checked as a whole, stdin in parts.
+
+    Args:
+        partial_rows: the rows may lack columns other than those of the key.
+    """
     schema = table.config.schema
+
+    def checked(rows: pa.Table) -> pa.Table:
+        if not partial_rows:
+            return upserts(rows, schema=schema).select(schema.names)
+        found, names = partial_upserts(rows, schema=schema)
+        return found.select(names)
+
     for file in files:
         if file == STDIN:
             yield from _from_stdin(schema.columns, bytes_max=table.settings.group_commit_bytes)
         else:
-            yield _checked(file, schema.columns, partial(upserts, schema=schema)).select(schema.names)
+            yield _checked(file, schema.columns, checked)
 
 
 def deletes_of(table: TableHandle, file: str) -> Iterator[pa.Table]:
@@ -64,7 +76,8 @@ def feed(append: Append, sources: Iterable[pa.Table], *, settings: Settings) -> 
         if done:
             error.where["rows_written"] = sum(one.rows for one in done)
         raise
-    return committed(entry for one in done for entry in one.entries)
+    whole = committed(entry for one in done for entry in one.entries)
+    return replace(whole, skipped=sum(one.skipped for one in done))
 
 
 def key_row(schema: TableSchema, text: str) -> pa.Table:

@@ -8,10 +8,12 @@ import typer
 
 from lancelsm.cli.arguments import At, Explain, Uri
 from lancelsm.cli.hidden_modules import without_numpy
-from lancelsm.cli.session import Session, command, names
+from lancelsm.cli.session import Session, command, names, pairs
 from lancelsm.errors import error_context
 
 if TYPE_CHECKING:
+    from pyarrow import Table
+
     from lancelsm.common.committed import Committed
 
 commands = typer.Typer()
@@ -32,13 +34,40 @@ def write(
             metavar="FILE...", help="Parquet, CSV, JSON lines or Arrow, written in order; - is JSON lines on stdin."
         ),
     ],
+    if_absent: Annotated[bool, typer.Option("--if-absent", help="Write only rows whose keys have no row.")] = False,
+    if_newer: Annotated[
+        str | None,
+        typer.Option(metavar="COLUMN", help="Write only rows with a greater value in this column than the row there."),
+    ] = None,
+    if_unchanged: Annotated[
+        str | None,
+        typer.Option(metavar="TOKEN", help="Write only if no row was written since `get --with-token` printed it."),
+    ] = None,
+    partial: Annotated[
+        bool, typer.Option("--partial", help="Columns that the rows leave out keep their values.")
+    ] = False,
 ) -> None:
-    """Write whole rows by primary key. Return when they are durable and visible to every reader.
+    """Write rows by primary key. Return when they are durable and visible to every reader.
 
     A file is checked as a whole before its first row is written; if it has a key twice, the later row wins. Stdin is
     written as it arrives, 8 MB or 100,000 rows at a time. As JSON: {"rows", "entries": [{"region", "position",
-    "rows"}]}.
+    "rows"}]}, and with one of the last four options also "skipped", the number of rows that were not written.
     """
+    if if_absent or if_newer is not None or if_unchanged is not None or partial:
+        from lancelsm.cli.input import feed, upserts_of
+
+        table = session.open(uri)
+
+        def upsert(rows: Table) -> Committed:
+            return table.upsert(
+                rows, if_absent=if_absent, if_newer=if_newer, if_unchanged=if_unchanged, partial=partial
+            )
+
+        with error_context(table=table.uri):
+            rows = upserts_of(session.handle(uri), files, partial_rows=partial)
+            committed = feed(upsert, rows, settings=table.settings)
+        _show_committed(session, "Wrote", committed, conditional=True)
+        return
     without_numpy()
     from lancelsm.cli.input import feed, upserts_of
 
@@ -46,6 +75,24 @@ def write(
     with error_context(table=log.handle.context.uri):
         committed = feed(log.upsert, upserts_of(log.handle, files), settings=log.handle.settings)
     _show_committed(session, "Wrote", committed)
+
+
+@command(commands, "update", example="""lancelsm update orders --set "total = total + 1" --where "state = 'new'\"""")
+def update(
+    session: Session,
+    uri: Uri,
+    assignments: Annotated[
+        list[str],
+        typer.Option("--set", metavar="COLUMN=SQL", help=f"The new value, from the old row; repeatable; {_SQL}."),
+    ],
+    where: Annotated[str, typer.Option(metavar="SQL", help="Change every row that matches now; true: every row.")],
+) -> None:
+    """Set columns of the rows that match a condition, from the values that they have right before the write.
+
+    As JSON: {"rows", "entries": [{"region", "position", "rows"}]}.
+    """
+    texts = {name.strip(): text.strip() for name, text in pairs(assignments, option="--set").items()}
+    _show_committed(session, "Updated", session.open(uri).update(where=where, set=texts))
 
 
 @command(commands, "delete", example="""lancelsm delete orders --where "state = 'void'\"""")
@@ -133,10 +180,20 @@ def scan(  # noqa: PLR0917 - one for each option
 
 
 @command(commands, "get", example="""lancelsm get orders --key '{"id": 7}'""")
-def get(session: Session, uri: Uri, key: _Key = None, at: At = None, explain: Explain = False) -> None:
+def get(
+    session: Session,
+    uri: Uri,
+    key: _Key = None,
+    at: At = None,
+    with_token: Annotated[
+        bool, typer.Option("--with-token", help="Also print a token, for `write --if-unchanged`.")
+    ] = False,
+    explain: Explain = False,
+) -> None:
     """Look up one row by its key.
 
-    As JSON: the row, or null if there is no such row, which is no error. With --explain as `scan`.
+    As JSON: the row, or null if there is no such row, which is no error. With --with-token {"row", "token"}; with
+    --explain as `scan`.
     """
     from lancelsm.cli.input import key_row
     from lancelsm.cli.text import facts
@@ -150,21 +207,26 @@ def get(session: Session, uri: Uri, key: _Key = None, at: At = None, explain: Ex
         if explain:
             session.explain(table.explain(wanted))
             return
-        row = next(json_objects(table.get(wanted)), None)
+        read = table.get(wanted, with_token=True) if with_token else None
+        row = next(json_objects(table.get(wanted) if read is None else read.rows), None)
+    if read is not None:
+        token = read.token
+        session.show({"row": row, "token": token}, lambda: facts({**(row or {}), "token": token}, absent="null"))
+        return
     session.show(row, lambda: "No row has this key" if row is None else facts(row, absent="null"))
 
 
-def _show_committed(session: Session, verb: str, committed: Committed) -> None:
+def _show_committed(session: Session, verb: str, committed: Committed, *, conditional: bool = False) -> None:
     from lancelsm.cli.text import counted
     from lancelsm.stack import documents
 
-    document = documents.committed(committed)
+    document = documents.committed_or_skipped(committed) if conditional else documents.committed(committed)
     entries = document["entries"]
     regions = len({entry.region for entry in committed.entries})
     session.show(
         document,
         lambda: (
             f"{verb} {counted(committed.rows, 'row')} in {counted(len(entries), 'entry')} of "
-            f"{counted(regions, 'region')}"
+            f"{counted(regions, 'region')}" + (f", skipped {committed.skipped}" if committed.skipped else "")
         ),
     )

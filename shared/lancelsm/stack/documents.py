@@ -34,6 +34,11 @@ def committed(done: Committed) -> Document:
     return {"rows": done.rows, "entries": [asdict(entry) for entry in done.entries]}
 
 
+def committed_or_skipped(done: Committed) -> Document:
+    """Return the document of `committed`, and "skipped": the number of rows that their condition left out."""
+    return {**committed(done), "skipped": done.skipped}
+
+
 def flushed(done: Iterable[Flushed]) -> Document:
     """Return {"generations": [{"region", "generation", "rows", "path"}]}."""
     found = [{"region": one.region, "generation": one.generation, "rows": one.rows, "path": one.path} for one in done]
