@@ -36,6 +36,7 @@ class Input:
         k: the number of rows that a search returns, at most 10,000; default 10.
         format: `arrow` answers by reference, with a link to an Arrow IPC file.
         at: the name of a snapshot; default the current state.
+        token: with `key` or `keys`, also answer {"token"}, for `if_unchanged` of the function `apply`.
 
     Returns:
         {"rows": [...]} with values like `lancelsm scan --output json`, the best row of a search first; {"count"}; or,
@@ -66,6 +67,7 @@ class Input:
     refine_factor: int | None = None
     format: Literal["json", "arrow"] = "json"
     at: str | None = None
+    token: bool = False
 
 
 @function
@@ -73,11 +75,18 @@ def handler(event: Document, call: FunctionCall) -> Document:
     request = parse_event(Input, event)
     by_key, is_search = _kind(request, event)
     table = lancelsm.open(table_uri(request.table, root=SETTINGS["LANCELSM_TABLES"]), at=request.at)
+    token: Document = {}
     if request.count:
         return {"count": count_rows(table, columns=request.columns, where=request.where, limit=request.limit)}
     if by_key:
         wanted = [request.key] if request.keys is None else request.keys
-        rows: Any = table.get(key_rows(wanted, table=table), columns=request.columns)
+        keys = key_rows(wanted, table=table)
+        rows: Any
+        if request.token:
+            read = table.get(keys, columns=request.columns, with_token=True)
+            rows, token = read.rows, {"token": read.token}
+        else:
+            rows = table.get(keys, columns=request.columns)
     elif is_search:
         rows = _found(table, request)
     else:
@@ -85,8 +94,8 @@ def handler(event: Document, call: FunctionCall) -> Document:
     results = f"{SETTINGS['LANCELSM_WORK']}/results/{call.id}"
     if request.format == "arrow":
         keep = partial(keep_in_bucket, uri=f"{results}.arrow", content_type=ARROW_FILE)
-        return arrow_answer(rows, keep=keep)
-    return answer([rows] if by_key else rows, keep=partial(keep_in_bucket, uri=f"{results}.ndjson"))
+        return {**arrow_answer(rows, keep=keep), **token}
+    return {**answer([rows] if by_key else rows, keep=partial(keep_in_bucket, uri=f"{results}.ndjson")), **token}
 
 
 def _kind(request: Input, event: Document) -> tuple[bool, bool]:
@@ -103,6 +112,8 @@ def _kind(request: Input, event: Document) -> tuple[bool, bool]:
         raise Invalid(f"a search takes no {extra[0]}", remedy="Give k, the number of rows", field=extra[0])
     if queries and not 1 <= request.k <= MOST_FOUND:
         raise Invalid(f"k is {request.k}", remedy=f"Give a whole number from 1 to {MOST_FOUND:,}", field="k")
+    if request.token and not by_key:
+        raise Invalid("a token is of a read by key", remedy="Give key or keys, or leave out token", field="token")
     if request.count and request.format == "arrow":
         raise Invalid("a count has no format", remedy="Leave out count or format", field="format")
     return bool(by_key), bool(queries)

@@ -75,6 +75,12 @@ SHAPES: Mapping[str, Shape] = {
         local_seconds=10,
         environment=(_TABLES, _WORK, _QUEUE, "LANCELSM_DEAD_LETTER_URL"),
     ),
+    "apply": _lance(
+        "Writes what depends on the rows that are there, such as conditional upserts and updates.",
+        seconds=120,
+        local_seconds=60,
+        environment=(_TABLES, _WORK),
+    ),
     "region_claim": Shape(
         description="Claims regions of a table in a new epoch, which fences their previous owner.",
         layer="lean",
@@ -252,6 +258,7 @@ class Functions(Construct):
                 *objects(state, put=[grants.INBOX]),  # quarantined rows that are too large for a message
                 *sending(state, state.dead_letters),
             ],
+            "apply": lambda: [*objects(state, get=[*table, grants.INBOX], put=log), *records(state, write=True)],
             "region_claim": lambda: [*objects(state, get=[grants.CONFIG, *log], put=log), *records(state, write=True)],
             "compaction": lambda: [*objects(state, get=table, put=[grants.REGIONS]), *records(state, write=True)],
             "merger": lambda: merging(state),

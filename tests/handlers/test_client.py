@@ -16,7 +16,7 @@ import pytest
 import lancelsm
 from lancelsm.client import Client
 from lancelsm.common.clock import SeededIds
-from lancelsm.errors import Invalid
+from lancelsm.errors import Contended, Invalid
 from lancelsm.stack.delivery.queue import Delivery, Outgoing, Sent
 from tests.handlers.conftest import load_function
 from tests.simulation.faults import FakeClock
@@ -112,9 +112,11 @@ class Deployment:
         self.queue = Queue()
         self.writer = load_function("writer_flush")
         ingest, self.query = load_function("ingest"), load_function("query")
+        apply = load_function("apply")
         for module in (ingest, self.writer):
             monkeypatch.setattr(module, "QUEUE", self.queue)
         handlers = {"ingest": ingest.handler, "writer_flush": self.writer.handler, "query": self.query.handler}
+        handlers["apply"] = apply.handler
         self.aws = Lambda(handlers, root / "work")
         names = {name: name for name in handlers}
         self.client = Client(
@@ -158,6 +160,30 @@ class Deployment:
 @pytest.fixture
 def deployment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Deployment:
     return Deployment(tmp_path, monkeypatch)
+
+
+@pytest.mark.parametrize("form", ["dicts", "arrow"])
+def test_conditional_writes_arrive_unchanged(deployment: Deployment, form: str) -> None:
+    def data(*rows: dict[str, Any]) -> Any:
+        kinds = pa.schema([field for field in COLUMNS if field.name in rows[0]])
+        return list(rows) if form == "dicts" else pa.Table.from_pylist(list(rows), schema=kinds)
+
+    client = deployment.client
+    done = client.apply("orders", data(row(1), row(2)), if_absent=True)
+    assert (done.rows, done.skipped) == (2, 0)
+    read = client.get("orders", [1, 7])
+    assert [one["id"] for one in read.rows] == [1]
+
+    done = client.apply("orders", data({"id": 1, "share": 0.5}), partial=True, if_unchanged=read.token)
+    assert done.rows == 1
+    with pytest.raises(Contended):
+        client.apply("orders", data(row(1)), if_unchanged=read.token)
+    assert client.apply("orders", data(row(2)), if_newer="day").skipped == 1
+    assert client.update("orders", where="id = 2", set={"share": "share - 1"}).rows == 1
+    assert deployment.rows() == [{**row(1), "share": 0.5}, row(2)]
+    assert client.delete_where("orders", "share = 0.5").rows == 1
+    assert client.apply("orders", []).rows == 0
+    assert deployment.rows() == [row(2)]
 
 
 @pytest.mark.parametrize("form", ["dicts", "arrow"])

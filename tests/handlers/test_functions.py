@@ -17,7 +17,7 @@ from lancelsm.cli import main
 from lancelsm.common.layout import Generation, RegionId
 from lancelsm.compaction import maintenance
 from lancelsm.compaction.merge import Merged
-from lancelsm.errors import Corrupt, Invalid, LsmError
+from lancelsm.errors import Contended, Corrupt, Invalid, LsmError
 from lancelsm.gc import collect
 from lancelsm.gc.collect import Candidate, Collected
 from lancelsm.region.handle import open_table
@@ -27,7 +27,7 @@ from lancelsm.table import Table
 from lancelsm.wal.claim import claim
 from tests.handlers.conftest import ORDERS, ROOT, Context, Deployment, event, load_function
 
-NAMES = ("region_claim", "compaction", "merger", "query", "gc_round", "gc_sweep", "scrub")
+NAMES = ("apply", "region_claim", "compaction", "merger", "query", "gc_round", "gc_sweep", "scrub")
 
 
 def error_of(name: str, request: Any) -> dict[str, Any]:
@@ -71,6 +71,40 @@ def test_region_claim_can_claim_one_region_for_another_owner(table: Table) -> No
 
     assert [(one["region"], one["owner"]) for one in claimed["regions"]] == [(first.id, "loader")]
     assert second.head().owner == "default"
+
+
+def test_apply_writes_what_depends_on_the_rows_that_are_there(table: Table) -> None:
+    assert call("apply", event("apply"))["rows"] == 1
+    assert table.get([1])["state"].to_pylist() == ["paid"]
+    read = call("query", {"table": "orders", "keys": [2], "token": True})
+
+    done = call("apply", {"table": "orders", "upserts": [{"id": 1, "state": "x"}, {"id": 9, "state": "x"}],
+                          "if_absent": True})  # fmt: skip
+    assert (done["rows"], done["skipped"], len(done["entries"])) == (1, 1, 1)
+    two = {"table": "orders", "upserts": [{"id": 2, "state": "y"}], "if_unchanged": read["token"]}
+    assert call("apply", two)["rows"] == 1
+    with pytest.raises(Contended, match="was written since it was read"):
+        call("apply", two)
+    changed = call("apply", {"table": "orders", "op": "update", "where": "id > 7", "set": {"state": "upper(state)"}})
+    assert (changed["rows"], changed["skipped"]) == (1, 0)
+    assert table.get([9])["state"].to_pylist() == ["X"]
+    assert call("apply", {"table": "orders", "op": "delete", "where": "id < 4"})["rows"] == 4
+    assert table.count() == 5
+
+
+@pytest.mark.parametrize(
+    ("event", "message"),
+    [
+        ({"op": "delete"}, "needs where"),
+        ({"op": "delete", "where": "true", "upserts": []}, "takes no upserts"),
+        ({"op": "update", "where": "true"}, "needs set"),
+        ({"op": "upsert", "where": "true", "upserts": []}, "takes no where"),
+        ({"if_absent": True}, "rows in exactly one form"),
+        ({"upserts": [{"id": 1}], "arrow": ""}, "rows in exactly one form"),
+    ],
+)
+def test_apply_refuses_fields_of_another_operation(table: Table, event: dict[str, Any], message: str) -> None:
+    assert message in error_of("apply", {"table": table.uri, **event})["message"]
 
 
 def test_compaction_flushes_all_acknowledged_rows(table: Table, capsys: pytest.CaptureFixture[str]) -> None:

@@ -30,6 +30,7 @@ NAMES = (
     "compaction",
     "merger",
     "query",
+    "apply",
     "gc_round",
     "gc_sweep",
     "scrub",

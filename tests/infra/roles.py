@@ -66,6 +66,14 @@ MAY: dict[str, list[Request]] = {
         ("sqs:GetQueueAttributes", WRITES),
         ("sqs:SendMessage", DEAD_LETTERS),
     ],
+    "apply": [
+        ("s3:GetObject", GENERATION),
+        ("s3:GetObject", INBOX),
+        ("s3:PutObject", ENTRY),
+        ("s3:PutObject", MANIFEST),
+        ("dynamodb:Query", REGISTRY),
+        ("dynamodb:UpdateItem", REGISTRY),
+    ],
     "region_claim": [
         ("s3:GetObject", ENTRY),
         ("s3:PutObject", ENTRY),
@@ -153,6 +161,7 @@ MAY: dict[str, list[Request]] = {
 MAY_NOT: dict[str, list[Request]] = {
     "ingest": [("s3:PutObject", ENTRY), ("s3:GetObject", GENERATION), ("dynamodb:UpdateItem", REGISTRY)],
     "writer_flush": [("s3:PutObject", GENERATION), ("s3:PutObject", BASE_DATA), ("sqs:SendMessage", WRITES)],
+    "apply": [("s3:PutObject", GENERATION), ("s3:PutObject", BASE_DATA), ("s3:PutObject", INBOX)],
     "region_claim": [("s3:PutObject", CONFIG), ("s3:GetObject", BASE_DATA), ("sqs:ReceiveMessage", WRITES)],
     "compaction": [("s3:PutObject", BASE_VERSION), ("s3:PutObject", CONFIG), ("sqs:ReceiveMessage", WRITES)],
     "merger": [("s3:PutObject", GENERATION), ("s3:PutObject", MANIFEST), ("s3:PutObject", RESULT)],

@@ -19,7 +19,8 @@ from local.emr_parameters import capacity, spark_properties, workers
 from tests.infra.conftest import ROOT, TOPIC, Stacks, synthesized
 
 FUNCTIONS = {
-    "ingest", "writer_flush", "region_claim", "compaction", "merger", "gc", "gc_sweep", "query", "scrub", "dispatch"
+    "ingest", "writer_flush", "apply", "region_claim", "compaction", "merger", "gc", "gc_sweep", "query", "scrub",
+    "dispatch",
 }  # fmt: skip
 
 

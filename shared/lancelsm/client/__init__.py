@@ -14,6 +14,7 @@ import json
 import os
 import threading
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
 from typing import Any, Final, Self, cast
@@ -30,7 +31,15 @@ from lancelsm.errors import Ambiguous, Invalid, Unavailable
 
 INVOKE_BYTES: Final = 6_000_000  # the largest event; Lambda takes 6 MiB
 _LONGEST_SECONDS: Final = 900
-_FUNCTIONS: Final = ("ingest", "writer_flush", "query")
+_FUNCTIONS: Final = ("ingest", "writer_flush", "apply", "query")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadRows:
+    """The live rows of some keys, and the token of the read."""
+
+    rows: list[dict[str, Any]]
+    token: str
 
 
 class Client:
@@ -52,7 +61,7 @@ class Client:
 
     Args:
         stage: the stage of the deployment.
-        functions: names or ARNs of `ingest`, `writer_flush` and `query`, instead of those of the stage.
+        functions: names or ARNs of `ingest`, `writer_flush`, `apply` and `query`, instead of those of the stage.
         work: `s3://BUCKET/work`, for rows that exceed an invocation; by default from the outputs of the stage's stack.
         region: the AWS region; by default boto3's.
         interval_seconds: buffered rows are sent in the background after this time. None: rows are sent only when a
@@ -166,9 +175,77 @@ class Client:
                 remedy="Give dicts, or call it twice",
                 table=table,
             )
-        document = self._once("writer_flush", self._event(table, pieces), table)
-        entries = [CommittedEntry(**entry) for entry in document["entries"]]
-        return Committed(rows=document["rows"], entries=tuple(entries))
+        return _committed(self._once("writer_flush", self._event(table, pieces), table))
+
+    @checked
+    def apply(
+        self,
+        table: str,
+        rows: Any,
+        *,
+        if_absent: bool = False,
+        if_newer: str | None = None,
+        if_unchanged: str | None = None,
+        partial: bool = False,
+    ) -> Committed:
+        """Write rows under conditions, or some columns of rows, without the queue. Return when they are visible.
+
+        Args:
+            rows: as for `upsert`.
+            if_absent: write only rows whose keys have no row.
+            if_newer: a column; write only rows with a greater value in it than the row that is there.
+            if_unchanged: the token of `get`; write only if no row of these keys was written since.
+            partial: columns that the rows leave out keep their values.
+
+        Returns:
+            The entries, and how many rows their condition `skipped`. See `lancelsm.Table.upsert`.
+
+        Raises:
+            Contended: other writers were faster; retry. With `if_unchanged` also: a row has changed; read again.
+            Invalid, Fenced, Unavailable, Corrupt, Ambiguous: see `write`.
+        """
+        pieces = list(encode_rows(rows, op="upsert", limit=1 << 62))
+        if not pieces:
+            return Committed(rows=0, entries=())
+        options = {"if_absent": if_absent, "if_newer": if_newer, "if_unchanged": if_unchanged, "partial": partial}
+        given: dict[str, Any] = {name: value for name, value in options.items() if value not in (None, False)}
+        return _committed(self._once("apply", self._event(table, pieces, **given), table))
+
+    @checked
+    def update(self, table: str, *, where: str, set: Mapping[str, str]) -> Committed:  # noqa: A002 - as in SQL
+        """Set columns of every row that matches a condition. Return when the rows are durable and visible.
+
+        Args:
+            where: an SQL condition; `true` matches every row.
+            set: an SQL expression by column, such as `{"n": "n + 1"}`. See `lancelsm.Table.update`.
+
+        Raises: the same errors as `apply`.
+        """
+        payload = json.dumps({"table": table, "op": "update", "where": where, "set": set}, ensure_ascii=False)
+        return _committed(self._once("apply", payload.encode(), table))
+
+    @checked
+    def delete_where(self, table: str, where: str) -> Committed:
+        """Delete every row that matches a condition, without the queue. See `lancelsm.Table.delete`.
+
+        Raises: the same errors as `apply`.
+        """
+        payload = json.dumps({"table": table, "op": "delete", "where": where}, ensure_ascii=False)
+        return _committed(self._once("apply", payload.encode(), table))
+
+    @checked
+    def get(self, table: str, keys: Iterable[Any], *, columns: Iterable[str] | None = None) -> ReadRows:
+        """Read the rows of some keys, with a token for `apply(rows, if_unchanged=token)`.
+
+        Args:
+            keys: see `Table.get`.
+            columns: the columns to return; all by default.
+
+        Raises: the same errors as `query`.
+        """
+        request = {"keys": list(keys), "columns": None if columns is None else list(columns), "token": True}
+        document = self._read(table, request)
+        return ReadRows(rows=self._rows(document), token=document["token"])
 
     @checked
     def query(
@@ -375,3 +452,8 @@ class Client:
 
     def _attempts(self) -> Iterable[int]:
         return Budget(clock=self._clock, ids=self._ids, seconds=self._retry_seconds).attempts()
+
+
+def _committed(document: Document) -> Committed:
+    entries = tuple(CommittedEntry(**entry) for entry in document["entries"])
+    return Committed(rows=document["rows"], entries=entries, skipped=document.get("skipped", 0))

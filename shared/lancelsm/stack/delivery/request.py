@@ -29,17 +29,22 @@ Op = Literal["upsert", "delete"]
 _STATUS = {"Invalid": 400, "Contended": 409, "Fenced": 409, "Unavailable": 503}
 
 
-class RowsInput(Protocol):
+class StreamInput(Protocol):
+    """An Arrow stream, or the key of one in the inbox."""
+
+    @property
+    def arrow(self) -> str | None: ...  # base64
+    @property
+    def object(self) -> str | None: ...
+
+
+class RowsInput(StreamInput, Protocol):
     """Rows in one of three forms: JSON rows to upsert and delete, an Arrow stream, or a stream's key in the inbox."""
 
     @property
     def upserts(self) -> list[dict[str, Any]] | None: ...
     @property
     def deletes(self) -> list[dict[str, Any]] | None: ...
-    @property
-    def arrow(self) -> str | None: ...  # base64
-    @property
-    def object(self) -> str | None: ...
     @property
     def op(self) -> Op: ...  # for `arrow` and `object`
 
@@ -61,12 +66,21 @@ def stored_rows(given: RowsInput, *, handle: TableHandle, inbox: Inbox) -> pa.Ta
                 "the event needs rows in exactly one form", remedy="Give upserts and deletes, arrow, or object"
             )
         if given.arrow is not None or given.object is not None:
-            stream = _base64(given.arrow) if given.arrow is not None else _object(inbox, given.object or "")
-            data = unpacked(stream)
+            data = unpacked(stream_of(given, inbox=inbox))
             return upserts(data, schema=schema) if given.op == "upsert" else deletes(data, schema=schema)
         live = upserts(json_rows(given.upserts or [], schema=schema.columns), schema=schema)
         dead = deletes(json_rows(given.deletes or [], schema=schema.key), schema=schema)
         return newest(pa.concat_tables([live, dead]), schema.primary_key)
+
+
+def stream_of(given: StreamInput, *, inbox: Inbox) -> bytes:
+    """Return the Arrow stream of an event that has one, or the key of one.
+
+    Raises:
+        Invalid: the text is not base64, or the object is not in the inbox.
+        Unavailable: the inbox did not answer.
+    """
+    return _base64(given.arrow) if given.arrow is not None else _object(inbox, given.object or "")
 
 
 def write(rows: pa.Table, *, handle: TableHandle, seconds: float) -> Document:

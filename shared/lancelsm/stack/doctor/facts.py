@@ -15,6 +15,7 @@ Service = Callable[[str], Any]  # creates AWS clients, see `common.aws.client`
 FUNCTIONS = (
     "ingest",
     "writer_flush",
+    "apply",
     "region_claim",
     "compaction",
     "merger",
