@@ -482,9 +482,12 @@ class Table:
             query: an array for `vector`, or text for `text`.
             vector: numbers, as many as each vector of the column has. A list of vectors is several searches, whose rows
                 have their number in `query_index`; on a column with several vectors per row it is one search.
-            text: words, of which a row has at least one; or a query object of `lance.query`.
+            text: words, of which a row has at least one; or a query object of `lance.query`. Lance ends the process if
+                `BooleanQuery` or `BoostQuery` is nested some hundred times. Nothing can tell how deep an object is, so
+                don't nest it by input that you don't trust.
             column: the column with the vectors; may be left out if only one fits.
-            text_columns: the columns with the text; by default all that have a text index.
+            text_columns: the columns with the text, for plain words; by default all that have a text index. A query
+                object names its own columns.
             k: the number of rows to return, at most 1,000,000.
             where: a condition that all returned rows match, see `scan`.
             columns: the columns to return, in this order; by default all, then `_distance` for a vector, `_score` for
@@ -504,7 +507,8 @@ class Table:
 
         Raises:
             Invalid: a column is unknown, has no vectors or no text index; the vector has another length; the metric is
-                not that of the index; the condition is not valid; or another argument is not.
+                not that of the index; the condition is not valid; an argument belongs to a vector or a text, and there
+                is none; or another argument is not valid.
             Corrupt, Unavailable: see `scan`.
         """
         request = read_request(
@@ -673,11 +677,11 @@ class Table:
                 vectors, INVERTED for text, BTREE, BITMAP, LABEL_LIST, NGRAM, ZONEMAP or BLOOMFILTER for conditions.
             name: by default the name of the column and `_idx`.
             replace: replace an index of this name. Without it such an index is `Invalid`.
-            options: Lance's options for this kind, such as `metric`, `num_partitions`, `with_position`, or
-                `num_sub_vectors`, which PQ needs. For vectors Lance ignores an option that it does not know.
+            options: Lance's options for this kind, such as `metric`, `num_partitions` or `with_position`. For PQ,
+                `num_sub_vectors` is the length of the vectors divided by 16 or by 8, else 1, unless it is given.
 
         Raises:
-            Invalid: unknown column, a kind or option that Lance refuses for it, or the name is taken.
+            Invalid: unknown column, an unknown kind or option, one that Lance refuses for it, or the name is taken.
             Contended: another process maintains the indexes, or other processes kept changing the base.
             Corrupt: a head, a manifest, a generation or the base is missing or damaged.
             Unavailable: a store or the registry did not answer.

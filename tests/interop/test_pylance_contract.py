@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -334,3 +336,34 @@ def test_indexes_catch_up_only_by_optimize_and_compaction_undoes_it(tmp_path: Pa
     assert lance.dataset(str(tmp_path)).version == version  # an optimize without work commits nothing
     dataset.optimize.compact_files()
     assert caught_up() == {}
+
+
+# Queries
+
+
+NESTED = """
+import sys
+import lance, pyarrow as pa
+from lance.query import BooleanQuery, MatchQuery, Occur
+
+rows = lance.write_dataset(pa.table({"text": ["merge tree"]}), sys.argv[1])
+rows.create_scalar_index("text", "INVERTED")
+query = MatchQuery("merge", "text")
+for _ in range(int(sys.argv[2])):
+    query = BooleanQuery([(Occur.MUST, query)])
+assert not any(name for name in dir(query.inner) if not name.startswith("__") and not name.endswith("_query"))
+print(rows.scanner(full_text_query=query).to_table().num_rows)
+"""
+
+
+@pytest.mark.rest
+@pytest.mark.parametrize(("depth", "ends"), [(300, False), (3_000, True)])
+def test_lance_ends_the_process_on_a_deep_query_and_shows_no_part_of_one(
+    tmp_path: Path, depth: int, ends: bool
+) -> None:
+    """`Table.search` warns of it. If this fails, its depth can be limited, or need not be."""
+    arguments = [sys.executable, "-c", NESTED, str(tmp_path / "rows"), str(depth)]
+
+    done = subprocess.run(arguments, capture_output=True, text=True, check=False)
+
+    assert (done.returncode < 0, done.stdout.strip()) == ((True, "") if ends else (False, "1"))

@@ -345,8 +345,16 @@ def test_a_reranker_of_the_caller_gets_both_results(tmp_path: Path) -> None:
         ({"query": vector(1), "columns": ["id", "_score"]}, "_score", "no column '_score'"),
         ({"query": vector(1), "columns": []}, "columns", "empty"),
         ({"query": "red"}, "text_columns", "no text index"),
+        ({"query": "red", "text_columns": []}, "text_columns", "text_columns is an empty list"),
+        ({"query": "red \ud800"}, "text", "half of a character"),
+        ({"query": "red", "metric": "l2"}, "metric", "metric is for a vector, and the search has none"),
+        ({"query": "red", "column": "vec"}, "column", "column is for a vector"),
+        ({"query": "red", "refine_factor": 2}, "refine_factor", "refine_factor is for a vector"),
+        ({"query": MatchQuery("red", "text"), "text_columns": ["text"]}, "text_columns", "names its own columns"),
+        ({"query": vector(1), "text_columns": ["text"]}, "text_columns", "text_columns is for a text"),
+        ({"query": vector(1), "rerank": max}, "rerank", "rerank is for a search by vector and text"),
         ({"query": vector(1), "where": "id ="}, None, "condition"),
-        ({"query": vector(1), "text": "red", "rerank": "best"}, "rerank", "rerank"),
+        ({"query": vector(1), "text": "red", "rerank": "best"}, "rerank", "unknown reranker"),
     ],
 )
 def test_a_search_that_does_not_fit_the_table_is_invalid(
@@ -354,6 +362,8 @@ def test_a_search_that_does_not_fit_the_table_is_invalid(
 ) -> None:
     table = create(tmp_path)
     indexed(table, "IVF_FLAT", "l2")
+    if problem != "no text index":
+        table.create_index("text", kind="INVERTED")
 
     with pytest.raises(Invalid, match=problem) as raised:
         table.search(**arguments)

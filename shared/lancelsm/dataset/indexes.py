@@ -33,6 +33,7 @@ from lancelsm.dataset.base_rows import Base, CommittedVersion
 from lancelsm.dataset.base_table import MEM_WAL_INDEX, BaseTable, open_dataset
 from lancelsm.dataset.durable import make_durable
 from lancelsm.dataset.index_extension import segment_rows
+from lancelsm.dataset.index_options import checked_options
 from lancelsm.dataset.merged_generations import read_details
 from lancelsm.dataset.native import native_errors, read_errors
 from lancelsm.errors import Contended, Corrupt, Invalid, LsmError
@@ -207,7 +208,8 @@ def build_index(
         options: Lance's own for this kind, such as `metric`, `num_partitions` or `with_position`.
 
     Raises:
-        Invalid: the column doesn't exist, Lance can't build such an index, or there is one of this name.
+        Invalid: the column doesn't exist, the kind has no such option, Lance can't build such an index, or there is
+            one of this name.
         Contended: the base changed meanwhile, several times.
         Unavailable: the store did not answer. The index may exist.
     """
@@ -217,9 +219,10 @@ def build_index(
         raise Invalid(
             f"there is an index {chosen!r}", remedy="Choose another name, or replace it", table=base.uri, field="name"
         )
+    given = checked_options(kind.upper(), options, column=base.schema.columns.field(column), table=base.uri)
     remedy = (kind.upper().startswith(_VECTOR) and vectors_remedy(base.schema, column)) or _CHECK
     with _building(f"the index {chosen!r} can't be built", table=base.uri, remedy=remedy):
-        _build(_dataset(base), column=column, kind=kind.upper(), name=chosen, options=options)
+        _build(_dataset(base), column=column, kind=kind.upper(), name=chosen, options=given)
     make_durable(base.uri)
     return chosen
 
@@ -230,14 +233,16 @@ def check_index(
     """Check the arguments of `build_index`: build the index in memory, on no rows.
 
     Raises:
-        Invalid: the column doesn't exist, the name is reserved, or Lance refuses kind or options for the column.
+        Invalid: the column doesn't exist, the name is reserved, the kind has no such option, or Lance refuses kind or
+            options for the column.
     """
     chosen = _checked_name(schema, column, name, table=table)
     only = schema.columns.field(column)
+    given = checked_options(kind.upper(), options, column=only, table=table)
     remedy = (kind.upper().startswith(_VECTOR) and vectors_remedy(schema, column)) or _CHECK
     with _on_no_rows(), _building(f"the index {chosen!r} can't be built", table=table, remedy=remedy):
         dataset = lance.write_dataset(pa.schema([pa.field(column, only.type)]).empty_table(), "memory://check")
-        _build(dataset, column=column, kind=kind.upper(), name=chosen, options=options)
+        _build(dataset, column=column, kind=kind.upper(), name=chosen, options=given)
 
 
 def vectors_remedy(schema: TableSchema, *columns: str) -> str | None:

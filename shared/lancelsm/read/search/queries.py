@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -20,6 +21,7 @@ from lancelsm.record.schema import TableSchema, unknown_column
 RELEVANCE = "_relevance_score"
 METRICS = ("l2", "cosine", "dot", "hamming")
 _NPROBES = 20
+_SURROGATE = re.compile("[\ud800-\udfff]")
 _REFINED = {"IVF_FLAT": 1, "IVF_HNSW_FLAT": 1, "IVF_SQ": 5, "IVF_HNSW_SQ": 5}  # of another kind: 10
 _ROUGH = 10
 
@@ -154,6 +156,12 @@ def read_text(indexes: Sequence[BaseIndex], query: Any, *, text_columns: Sequenc
         raise Invalid(
             f"text_columns is the text {text_columns!r}", remedy=f"Give a list: [{text_columns!r}]", table=uri
         )
+    if text_columns is not None and not isinstance(query, str):
+        remedy = "Leave out text_columns, or name the columns in the query object"
+        raise Invalid("a query object names its own columns", remedy=remedy, table=uri, field="text_columns")
+    if text_columns is not None and not len(text_columns):
+        remedy = "Name a column with a text index, or leave out text_columns"
+        raise Invalid("text_columns is an empty list", remedy=remedy, table=uri, field="text_columns")
     wanted = list(text_columns) if text_columns is not None else indexed
     missing = [name for name in wanted if name not in indexed]
     if missing or not wanted:
@@ -165,6 +173,8 @@ def read_text(indexes: Sequence[BaseIndex], query: Any, *, text_columns: Sequenc
         )
     if isinstance(query, str) and not query.strip():
         raise Invalid("the text is empty", remedy="Give one word or several", table=uri, field="text")
+    if isinstance(query, str) and _SURROGATE.search(query):
+        raise Invalid("the text has half of a character", remedy="Give valid Unicode", table=uri, field="text")
     return TextQuery(query=query, columns=tuple(wanted))
 
 

@@ -85,6 +85,7 @@ class Prepared:
 # Lance reserves memory for this many rows in each level, and ends the process if it gets none.
 _MOST = 1_000_000
 _MOST_REFINED = 10_000_000
+_USED_FOR = {"vector": ("column", "metric", "nprobes", "refine_factor"), "text": ("text_columns",)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,6 +115,7 @@ def read_request(query: Any, **arguments: Any) -> SearchRequest:
         request = SearchRequest(**{**arguments, name: query})
     if request.vector is None and request.text is None:
         raise Invalid("a search needs a vector or a text", remedy="Give a query", field="query")
+    _check_used(request)
     for name, number in (("k", request.k), ("refine_factor", request.refine_factor), ("nprobes", request.nprobes)):
         if number is not None and not 1 <= number <= _MOST:
             raise Invalid(f"{name} is {number}", remedy=f"Give a whole number from 1 to {_MOST:,}", field=name)
@@ -125,6 +127,21 @@ def read_request(query: Any, **arguments: Any) -> SearchRequest:
             f"unknown reranker {shown(request.rerank)}", remedy="Use 'rrf', or a function of two tables", field="rerank"
         )
     return request
+
+
+def _check_used(request: SearchRequest) -> None:
+    """Raise `Invalid` for an argument that this search would not use."""
+    for query, names in _USED_FOR.items():
+        unused = [name for name in names if getattr(request, name) is not None]
+        if unused and getattr(request, query) is None:
+            raise Invalid(
+                f"{unused[0]} is for a {query}, and the search has none",
+                remedy=f"Leave out {unused[0]}, or give a {query}",
+                field=unused[0],
+            )
+    if request.rerank != "rrf" and (request.vector is None or request.text is None):
+        remedy = "Leave it out, or give a vector and a text"
+        raise Invalid("rerank is for a search by vector and text", remedy=remedy, field="rerank")
 
 
 def search(prepared: Prepared, request: SearchRequest, *, uri: str, trace: Trace = NO_TRACE) -> pa.Table:
