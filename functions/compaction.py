@@ -7,10 +7,12 @@ from dataclasses import dataclass
 from lancelsm.errors import Invalid
 from lancelsm.region.handle import open_table
 from lancelsm.stack import documents
+from lancelsm.stack.fan_out import SqsChunks
 from lancelsm.stack.flush_run import flush_in_time
 from lancelsm.stack.function import Document, FunctionCall, function, parse_event, settings, table_uri
 
-SETTINGS = settings("LANCELSM_TABLES")
+SETTINGS = settings("LANCELSM_TABLES", "LANCELSM_DISPATCH_QUEUE_URL")
+QUEUE = SqsChunks(SETTINGS["LANCELSM_DISPATCH_QUEUE_URL"])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,7 +24,7 @@ class Input:
     Args:
         region: one region, by its id or the start of it.
         regions: these regions, each under a lease. `dispatch` starts the function this way. A region that another
-            invocation flushes now is left out.
+            invocation flushes now is left out. If the time was not enough, a message lets `dispatch` go on at once.
 
     Returns:
         {"generations": [{"region", "generation", "rows", "path"}], "left": whether to call it again, "overtaken": [ids
@@ -51,4 +53,6 @@ def handler(event: Document, call: FunctionCall) -> Document:
         call.telemetry.log("overtaken, nothing written", table=handle.context.uri, region=region)
     call.telemetry.measure("generations_flushed", len(done.flushed), table=handle.context.uri)
     call.telemetry.measure("rows_flushed", sum(one.rows for one in done.flushed), table=handle.context.uri)
+    if done.stopped and request.regions is not None:
+        QUEUE.send([{handle.config.table: done.stopped}])  # `dispatch` starts the next invocation at once
     return {**documents.flushed(done.flushed), "left": done.left, "overtaken": list(done.overtaken)}

@@ -6,28 +6,36 @@ from dataclasses import dataclass
 
 from lancelsm.common import aws
 from lancelsm.common.clock import SystemClock, SystemIds
+from lancelsm.compaction.pace import Pace
 from lancelsm.errors import LsmError
 from lancelsm.region.handle import open_configured
 from lancelsm.registry.dynamodb import DynamoRegistry
 from lancelsm.stack.dispatch import AwsWork, dispatch
+from lancelsm.stack.fan_out import SqsChunks, decode, start_run
 from lancelsm.stack.function import Document, FunctionCall, function, parse_event, settings
 
-SETTINGS = settings("LANCELSM_REGISTRY", "LANCELSM_COMPACTION", "LANCELSM_MERGE_MACHINE")
+SETTINGS = settings("LANCELSM_REGISTRY", "LANCELSM_COMPACTION", "LANCELSM_MERGE_MACHINE", "LANCELSM_DISPATCH_QUEUE_URL")
+CLOCK = SystemClock()
 REGISTRY = DynamoRegistry(
     SETTINGS["LANCELSM_REGISTRY"].removeprefix("dynamodb:"),
     client=aws.client("dynamodb"),
-    clock=SystemClock(),
+    clock=CLOCK,
     ids=SystemIds(),
 )
+QUEUE = SqsChunks(SETTINGS["LANCELSM_DISPATCH_QUEUE_URL"])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Input:
     """Empty, as the schedule sends it; or the URI of one table to check.
 
+    If many tables are dirty, they go to a queue in chunks. A message of this queue is input too, as an SQS event
+    {"Records": [...]} with one record.
+
     Returns:
-        {"flushed": [URIs of tables whose flush was started], "merges": [ARNs of executions]}. A merge that an earlier
-        call started is listed again, not started again, if nothing new was written.
+        {"flushed": [URIs of tables whose flush was started], "merges": [ARNs of executions], "queued": number of tables
+        that another invocation serves}. A merge that an earlier call started is listed again, not started again, if
+        nothing new was written.
 
     Raises:
         The error of the first table that failed, after the other tables were served; the log has all errors.
@@ -39,10 +47,17 @@ class Input:
 
 @function
 def handler(event: Document, call: FunctionCall) -> Document:
-    request = parse_event(Input, event)
+    pace = Pace(clock=CLOCK, seconds=call.seconds)
     work = AwsWork(compaction=SETTINGS["LANCELSM_COMPACTION"], machine=SETTINGS["LANCELSM_MERGE_MACHINE"])
-    only = None if request.table is None else request.table.rstrip("/")
-    done = dispatch(REGISTRY, open_table=open_configured, work=work, only=only)
+    if "Records" in event:
+        marks, only, queued = decode(event["Records"][0]["body"]), None, 0
+    else:
+        request = parse_event(Input, event)
+        only = None if request.table is None else request.table.rstrip("/")
+        marks, queued = start_run(REGISTRY, QUEUE, pace=pace, at_once=only is not None)
+    done = dispatch(REGISTRY, marks, open_table=open_configured, work=work, only=only, pace=pace)
+    if done.left:
+        QUEUE.send([done.left])
     for table in done.flushed:
         call.telemetry.measure("flushes_started", 1, table=table)
     for table, error in done.failed.items():
@@ -52,4 +67,4 @@ def handler(event: Document, call: FunctionCall) -> Document:
         if isinstance(first, LsmError):
             first.where.setdefault("tables_failed", len(done.failed))
         raise first
-    return {"flushed": list(done.flushed), "merges": list(done.merges)}
+    return {"flushed": list(done.flushed), "merges": list(done.merges), "queued": queued + len(done.left)}

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 import aws_cdk as cdk
+from aws_cdk import aws_kms as kms
 from aws_cdk import aws_lambda as lambda_
 from aws_cdk import aws_lambda_destinations as destinations
+from aws_cdk import aws_lambda_event_sources as sources
 from aws_cdk import aws_sqs as sqs
 from constructs import Construct
 
@@ -14,43 +17,69 @@ from infra.checks import accept
 from infra.stage import Stage
 
 _SHORTEST = cdk.Duration.seconds(60)  # the minimum of Lambda
+_RECEIVES = 3
+_DISPATCHES = 5  # invocations of `dispatch` for chunks at the same time
 
 
-class FailedEvents(Construct):
-    """A queue with a record of each event that failed, or that Lambda dropped. Only an alarm watches it.
+class Events(Construct):
+    """Two standard queues. They hold names and counters, no rows.
 
-    An event is not repeated: the next period finds the same work. It is dropped after one period, so that events do not
-    pile up while functions are throttled.
+    `failed` has a record of each event that failed, or that Lambda dropped. Only an alarm watches it. `chunks` has
+    chunks of tables for `dispatch`; a chunk that fails repeatedly goes to `failed`.
 
     Args:
-        functions: the functions that are invoked this way.
-        period: the time between two runs of the schedule.
+        seconds: the timeout of `dispatch`.
     """
 
-    def __init__(
-        self,
-        scope: Construct,
-        *,
-        stage: Stage,
-        functions: Iterable[lambda_.Function],
-        period: cdk.Duration,
-    ) -> None:
-        super().__init__(scope, "FailedEvents")
-        self.queue = sqs.Queue(
-            self,
-            "Queue",
-            queue_name=f"{stage.prefix}-failed-events",
-            retention_period=cdk.Duration.days(14),
-            encryption=sqs.QueueEncryption.SQS_MANAGED,  # names and counters, no rows
-            enforce_ssl=not stage.local,  # the emulator uses HTTP
-            removal_policy=cdk.RemovalPolicy.DESTROY,
+    def __init__(self, scope: Construct, *, stage: Stage, key: kms.IKey | None, seconds: int) -> None:
+        super().__init__(scope, "Events")
+
+        def queue(name: str, **options: Any) -> sqs.Queue:
+            made = sqs.Queue(
+                self,
+                name.title().replace("-", ""),
+                queue_name=f"{stage.prefix}-{name}",
+                retention_period=cdk.Duration.days(14),
+                encryption=sqs.QueueEncryption.KMS if key else sqs.QueueEncryption.SQS_MANAGED,
+                encryption_master_key=key,
+                enforce_ssl=not stage.local,  # the emulator uses HTTP
+                removal_policy=cdk.RemovalPolicy.DESTROY,
+                **options,
+            )
+            if stage.local:
+                accept(made, {"SQS4": "The emulator uses HTTP"})
+            return made
+
+        failed = queue("failed-events")
+        accept(failed, {"SQS3": "Its messages are records of failures, which nothing consumes"})
+        chunks = queue(
+            "dispatch",
+            visibility_timeout=cdk.Duration.seconds(6 * seconds),
+            dead_letter_queue=sqs.DeadLetterQueue(queue=failed, max_receive_count=_RECEIVES),
         )
-        accept(self.queue, {"SQS3": "Its messages are records of failures, which nothing consumes"})
-        if stage.local:
-            accept(self.queue, {"SQS4": "The emulator uses HTTP"})
+        # Without the key: the CDK would grant more of it than `infra.grants.sending` does.
+        self.failed, self.chunks = (
+            sqs.Queue.from_queue_attributes(
+                self, f"{made.node.id}Known", queue_arn=made.queue_arn, queue_url=made.queue_url
+            )
+            for made in (failed, chunks)
+        )
+
+    def consume(self, dispatch: lambda_.Function) -> None:
+        """Pass chunks of tables to `dispatch`."""
+        dispatch.add_event_source(sources.SqsEventSource(self.chunks, batch_size=1, max_concurrency=_DISPATCHES))
+
+    def keep_failures(self, functions: Iterable[lambda_.Function], *, period: cdk.Duration) -> None:
+        """Keep events of these functions that fail. An event is not repeated: the next period finds the same work.
+
+        It is dropped after one period, so that events do not pile up while functions are throttled.
+
+        Args:
+            period: the time between two runs of the schedule.
+        """
         for function in functions:
             function.configure_async_invoke(
                 retry_attempts=0,
                 max_event_age=max(_SHORTEST, period, key=lambda one: one.to_seconds()),
-                on_failure=destinations.SqsDestination(self.queue),
+                on_failure=destinations.SqsDestination(self.failed),
             )

@@ -13,6 +13,7 @@ from aws_cdk import aws_iam as iam
 from aws_cdk import aws_lambda as lambda_
 from aws_cdk import aws_lambda_event_sources as sources
 from aws_cdk import aws_logs as logs
+from aws_cdk import aws_sqs as sqs
 from constructs import Construct
 
 from infra import grants
@@ -42,6 +43,7 @@ class Shape:
 
 
 _TABLES, _WORK, _QUEUE = "LANCELSM_TABLES", "LANCELSM_WORK", "LANCELSM_QUEUE_URL"
+_CHUNKS = "LANCELSM_DISPATCH_QUEUE_URL"
 
 
 def _lance(description: str, *, seconds: int, local_seconds: int, environment: tuple[str, ...]) -> Shape:
@@ -90,7 +92,7 @@ SHAPES: Mapping[str, Shape] = {
         environment=(_TABLES,),
     ),
     "compaction": _lance(
-        "Flushes write-ahead logs into generations.", seconds=900, local_seconds=120, environment=(_TABLES,)
+        "Flushes write-ahead logs into generations.", seconds=900, local_seconds=120, environment=(_TABLES, _CHUNKS)
     ),
     "merger": _lance(
         "Merges generations into the base of a table, and optimizes the base.",
@@ -125,7 +127,7 @@ SHAPES: Mapping[str, Shape] = {
         memory=512,
         seconds=60,
         local_seconds=30,
-        environment=("LANCELSM_REGISTRY", "LANCELSM_COMPACTION", "LANCELSM_MERGE_MACHINE"),
+        environment=("LANCELSM_REGISTRY", "LANCELSM_COMPACTION", "LANCELSM_MERGE_MACHINE", _CHUNKS),
     ),
 }
 
@@ -135,7 +137,7 @@ MODULES: Mapping[str, str] = {"gc": "gc_round"}  # Lambda rejects a module named
 
 def visibility(stage: Stage) -> cdk.Duration:
     """Return how long the queue hides a batch: six times the timeout of the function, as AWS recommends."""
-    return cdk.Duration.seconds(6 * _seconds(SHAPES[WRITER], stage))
+    return cdk.Duration.seconds(6 * seconds(WRITER, stage))
 
 
 def machine_arn(scope: Construct, stage: Stage, name: str) -> str:
@@ -151,12 +153,22 @@ class Functions(Construct):
     """All functions, by name. They share one asset, which holds the handlers and the library.
 
     Args:
+        chunks: the queue with chunks of tables for `dispatch`.
         source: the directory that contains `functions/` and `shared/lancelsm/`.
     """
 
-    def __init__(self, scope: Construct, *, stage: Stage, state: State, layers: Layers, source: Path = ROOT) -> None:
+    def __init__(
+        self,
+        scope: Construct,
+        *,
+        stage: Stage,
+        state: State,
+        layers: Layers,
+        chunks: sqs.IQueue,
+        source: Path = ROOT,
+    ) -> None:
         super().__init__(scope, "Functions")
-        self._stage, self._state, self._layers = stage, state, layers
+        self._stage, self._state, self._layers, self._chunks = stage, state, layers, chunks
         environment = self._environment()
         with tempfile.TemporaryDirectory() as directory:
             gather(source, Path(directory))
@@ -181,6 +193,7 @@ class Functions(Construct):
             "LANCELSM_REGISTRY": f"dynamodb:{state.registry.table_name}",
             "LANCELSM_COMPACTION": f"{stage.prefix}-compaction",
             "LANCELSM_MERGE_MACHINE": machine_arn(self, stage, "merge"),
+            _CHUNKS: self._chunks.queue_url,
         }
 
     def _function(
@@ -218,7 +231,7 @@ class Functions(Construct):
             layers=self._layers.of(shape.layer),
             memory_size=shape.memory,
             ephemeral_storage_size=cdk.Size.mebibytes(shape.disk),
-            timeout=cdk.Duration.seconds(_seconds(shape, stage)),
+            timeout=cdk.Duration.seconds(seconds(name, stage)),
             role=role,
             log_group=group,
             environment={
@@ -260,7 +273,11 @@ class Functions(Construct):
             ],
             "apply": lambda: [*objects(state, get=[*table, grants.INBOX], put=log), *records(state, write=True)],
             "region_claim": lambda: [*objects(state, get=[grants.CONFIG, *log], put=log), *records(state, write=True)],
-            "compaction": lambda: [*objects(state, get=table, put=[grants.REGIONS]), *records(state, write=True)],
+            "compaction": lambda: [
+                *objects(state, get=table, put=[grants.REGIONS]),
+                *records(state, write=True),
+                *sending(state, self._chunks),
+            ],
             "merger": lambda: merging(state),
             "gc": lambda: [
                 *objects(
@@ -279,6 +296,8 @@ class Functions(Construct):
             "dispatch": lambda: [
                 *objects(state, get=[grants.CONFIG, grants.MANIFESTS]),
                 *records(state, find=True),
+                grants.position(state),
+                *sending(state, self._chunks),
                 allow(["lambda:InvokeFunction"], [self._arn("compaction")]),
                 allow(["states:ListExecutions", "states:StartExecution"], [machine_arn(self, self._stage, "merge")]),
             ],
@@ -329,5 +348,7 @@ def gather(source: Path, into: Path) -> None:
     shutil.copytree(source / "shared" / "lancelsm", into / "lancelsm", ignore=ignored)
 
 
-def _seconds(shape: Shape, stage: Stage) -> int:
+def seconds(name: str, stage: Stage) -> int:
+    """Return the timeout of a function."""
+    shape = SHAPES[name]
     return shape.local_seconds if stage.local else shape.seconds

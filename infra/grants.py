@@ -130,6 +130,12 @@ def records(
     return statements + (_key(state, "kms:Decrypt", "kms:DescribeKey", *writing) if state.key else [])
 
 
+def position(state: State) -> iam.PolicyStatement:
+    """Allow writing the record of the position of `dispatch`, and no other."""
+    only = {"ForAnyValue:StringEquals": {"dynamodb:LeadingKeys": ["dispatch"]}}
+    return allow(["dynamodb:UpdateItem"], [state.registry.table_arn], conditions=only)
+
+
 def sending(state: State, queue: sqs.IQueue) -> list[iam.PolicyStatement]:
     """Allow sending messages to a queue."""
     statements = [allow(["sqs:SendMessage"], [queue.queue_arn])]

@@ -105,7 +105,9 @@ class Observing(Construct):
             Alarm(
                 name="failed-events",
                 description="A flush or a run of the schedule failed, or its event was dropped.",
-                metric=self._failed_events.metric_number_of_messages_sent(period=_PERIOD, statistic="Sum"),
+                metric=self._failed_events.metric_approximate_number_of_messages_visible(
+                    period=_PERIOD, statistic="Maximum"
+                ),
                 above=0,
             ),
             Alarm(

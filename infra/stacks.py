@@ -8,8 +8,8 @@ from constructs import Construct
 
 from infra.checks import check
 from infra.collecting import Collecting
-from infra.events import FailedEvents
-from infra.functions import Functions, visibility
+from infra.events import Events
+from infra.functions import Functions, seconds, visibility
 from infra.grants import State as StateResources
 from infra.grants import state_of
 from infra.layers import Layers
@@ -55,7 +55,8 @@ class Pipeline(cdk.Stack):
         state = state_of(Construct(self, "Kept"), stage)
         _add_outputs(self, state)  # here too: there may be no state stack
         layers = Layers(self, stage=stage)
-        functions = Functions(self, stage=stage, state=state, layers=layers).all
+        waiting = Events(self, stage=stage, key=state.key, seconds=seconds("dispatch", stage))
+        functions = Functions(self, stage=stage, state=state, layers=layers, chunks=waiting.chunks).all
         collecting = Collecting(self, stage=stage, collector=functions["gc"], sweeper=functions["gc_sweep"])
         merging = Merging(
             self,
@@ -66,12 +67,8 @@ class Pipeline(cdk.Stack):
             layers=layers,
         )
         Schedules(self, stage=stage, dispatch=functions["dispatch"])
-        failed = FailedEvents(
-            self,
-            stage=stage,
-            functions=[functions[name] for name in ("dispatch", "compaction")],
-            period=EVERY,
-        )
+        waiting.consume(functions["dispatch"])
+        waiting.keep_failures([functions[name] for name in ("dispatch", "compaction")], period=EVERY)
         Observing(
             self,
             stage=stage,
@@ -79,7 +76,7 @@ class Pipeline(cdk.Stack):
             functions=functions,
             merging=merging.machine,
             collecting=collecting.machine,
-            failed_events=failed.queue,
+            failed_events=waiting.failed,
         )
 
 

@@ -73,7 +73,12 @@ class Deployment:
 
 
 def _settings(tables: str, work: str) -> dict[str, str]:
-    return {"LANCELSM_STACK": "lancelsm-test-pipeline", "LANCELSM_TABLES": tables, "LANCELSM_WORK": work}
+    return {
+        "LANCELSM_STACK": "lancelsm-test-pipeline",
+        "LANCELSM_TABLES": tables,
+        "LANCELSM_WORK": work,
+        "LANCELSM_DISPATCH_QUEUE_URL": "http://127.0.0.1:1/111111111111/dispatch",
+    }
 
 
 @pytest.fixture

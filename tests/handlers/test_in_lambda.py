@@ -28,6 +28,7 @@ SETTINGS = {
     "LANCELSM_DEAD_LETTER_URL": "http://127.0.0.1:1/111111111111/dead.fifo",
     "LANCELSM_REGISTRY": "dynamodb:registry",
     "LANCELSM_COMPACTION": "compaction",
+    "LANCELSM_DISPATCH_QUEUE_URL": "http://127.0.0.1:1/111111111111/dispatch",
     "LANCELSM_MERGE_MACHINE": "arn:aws:states:us-east-1:111111111111:stateMachine:merge",
 }
 
@@ -188,4 +189,4 @@ def test_dispatch_starts_the_merge_that_is_due(cloud: Deployment, tmp_path: Path
         again = invoke(only)
 
     assert table.config.table in first
-    assert again == {"flushed": [], "merges": []}
+    assert again == {"flushed": [], "merges": [], "queued": 0}

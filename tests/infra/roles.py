@@ -29,6 +29,7 @@ REGISTRY = f"arn:aws:dynamodb:{REGION}:{ACCOUNT}:table/lancelsm-local-registry"
 WRITES = f"arn:aws:sqs:{REGION}:{ACCOUNT}:lancelsm-local-writes.fifo"
 DEAD_LETTERS = f"arn:aws:sqs:{REGION}:{ACCOUNT}:lancelsm-local-dead-letters.fifo"
 FAILED_EVENTS = f"arn:aws:sqs:{REGION}:{ACCOUNT}:lancelsm-local-failed-events"
+CHUNKS = f"arn:aws:sqs:{REGION}:{ACCOUNT}:lancelsm-local-dispatch"
 COMPACTION, MERGER, GC, SWEEP = (
     f"arn:aws:lambda:{REGION}:{ACCOUNT}:function:lancelsm-local-{name}"
     for name in ("compaction", "merger", "gc", "gc_sweep")
@@ -87,6 +88,7 @@ MAY: dict[str, list[Request]] = {
         ("s3:PutObject", MANIFEST),
         ("dynamodb:UpdateItem", REGISTRY),
         ("sqs:SendMessage", FAILED_EVENTS),
+        ("sqs:SendMessage", CHUNKS),
     ],
     "merger": [
         ("s3:GetObject", GENERATION),
@@ -137,6 +139,8 @@ MAY: dict[str, list[Request]] = {
         ("states:StartExecution", MERGE),
         ("states:ListExecutions", MERGE),
         ("sqs:SendMessage", FAILED_EVENTS),
+        ("sqs:SendMessage", CHUNKS),
+        ("sqs:ReceiveMessage", CHUNKS),
     ],
     "merge-machine": [
         ("lambda:InvokeFunction", MERGER),
@@ -265,7 +269,8 @@ def _resolve(value: Any) -> Any:
 
 ARNS = {
     "CollectingMachine": COLLECT,
-    "FailedEventsQueue": FAILED_EVENTS,
+    "EventsFailed": FAILED_EVENTS,
+    "EventsDispatch": CHUNKS,
     "FunctionsMerger": MERGER,
     "FunctionsGcSweep": SWEEP,
     "FunctionsGc": GC,

@@ -121,9 +121,21 @@ def test_a_function_url_needs_credentials(chosen: Stacks) -> None:
 
 
 def test_the_writer_reports_failed_messages_of_a_batch(prod: Stacks) -> None:
-    mapping = prod.one("AWS::Lambda::EventSourceMapping")
-    assert mapping["BatchSize"] == 10
+    (mapping,) = (one for one in prod.of("AWS::Lambda::EventSourceMapping").values() if one["BatchSize"] == 10)
     assert mapping["FunctionResponseTypes"] == ["ReportBatchItemFailures"]
+
+
+def test_chunks_of_tables_go_to_a_few_invocations_of_dispatch_and_those_that_fail_are_kept(stacks: Stacks) -> None:
+    queue = stacks.named("AWS::SQS::Queue", QueueName=f"lancelsm-{stacks.stage}-dispatch")
+    properties = stacks.of("AWS::SQS::Queue")[queue]
+    (mapping,) = (one for one in stacks.of("AWS::Lambda::EventSourceMapping").values() if one["BatchSize"] == 1)
+
+    assert mapping["EventSourceArn"]["Fn::GetAtt"][0] == queue
+    assert mapping["ScalingConfig"] == {"MaximumConcurrency": 5}
+    assert properties["VisibilityTimeout"] == 6 * stacks.functions()["dispatch"]["Timeout"]
+    failed = stacks.named("AWS::SQS::Queue", QueueName=f"lancelsm-{stacks.stage}-failed-events")
+    redrive = properties["RedrivePolicy"]
+    assert (redrive["deadLetterTargetArn"]["Fn::GetAtt"][0], redrive["maxReceiveCount"]) == (failed, 3)
 
 
 def test_events_without_a_caller_are_not_repeated_and_their_failures_are_kept(stacks: Stacks) -> None:

@@ -38,9 +38,9 @@ def test_a_written_table_is_flushed_and_merged_and_then_nothing_runs(deployment:
     done = deployment.finished(merging["merges"][0])
 
     # Then each step was started once, the rows are in the base, and nothing more is started
-    idle = {"flushed": [], "merges": []}
+    idle = {"flushed": [], "merges": [], "queued": 0}
     assert before == deployment.invoke("dispatch", only) == idle
-    assert flushing == {"flushed": [table.uri], "merges": []}
+    assert flushing == {"flushed": [table.uri], "merges": [], "queued": 0}
     assert (merging["flushed"], len(merging["merges"])) == ([], 1)
     assert again in (idle, merging)
     assert (done["engine"], done["merge"]["rows_upserted"]) == ("inprocess", 3)

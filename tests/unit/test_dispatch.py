@@ -19,7 +19,8 @@ from lancelsm.errors import Invalid, Unavailable
 from lancelsm.region.handle import TableHandle, open_configured, open_table
 from lancelsm.region.lease import flush_lease, lease
 from lancelsm.registry import Record
-from lancelsm.stack.dispatch import AwsWork, Lag, dispatch, due, next_collection
+from lancelsm.stack.dispatch import AwsWork, Dispatched, Lag, dispatch, due, next_collection
+from lancelsm.stack.fan_out import read_marks
 from lancelsm.table import Table
 from tests.unit.tables import create, row
 
@@ -93,8 +94,8 @@ def test_a_region_whose_flush_runs_is_not_flushed_again(tmp_path: Path) -> None:
     busy, free = table.regions()
 
     with lease(open_table(table.uri).context, flush_lease(busy.id)):
-        dispatch(registry, open_table=EAGER, work=work)
-    dispatch(registry, open_table=EAGER, work=work)
+        run(registry, open_table=EAGER, work=work)
+    run(registry, open_table=EAGER, work=work)
 
     assert [sorted(group) for group in work.groups] == [[free.id], sorted([busy.id, free.id])]
 
@@ -168,6 +169,11 @@ class FakeWork:
         return f"execution:{name}"
 
 
+def run(registry: DirtyIndex, **options: Any) -> Dispatched:
+    """Read the marks and serve all tables, as a run of a small deployment does."""
+    return dispatch(registry, read_marks(registry), **options)
+
+
 def table_opener(**settings: float) -> Any:
     def open_table_there(uri: str) -> TableHandle:
         return open_configured(uri, settings=settings)
@@ -183,9 +189,9 @@ def test_written_rows_are_flushed_and_flushed_generations_are_merged(tmp_path: P
     table.upsert([row(1), row(2), row(3)])
     registry.add(table)
 
-    first = dispatch(registry, open_table=EAGER, work=work)
+    first = run(registry, open_table=EAGER, work=work)
     table.flush()
-    second = dispatch(registry, open_table=EAGER, work=work)
+    second = run(registry, open_table=EAGER, work=work)
 
     assert (first.flushed, first.merges, first.failed) == ((table.uri,), (), {})
     assert (second.flushed, len(second.merges)) == ((), 1)
@@ -198,7 +204,7 @@ def test_two_concurrent_dispatches_start_one_merge(tmp_path: Path) -> None:
     table.flush()
     registry.add(table)
 
-    assert dispatch(registry, open_table=EAGER, work=work) == dispatch(registry, open_table=EAGER, work=work)
+    assert run(registry, open_table=EAGER, work=work) == run(registry, open_table=EAGER, work=work)
     assert len(set(work.merges)) == 1
 
 
@@ -208,8 +214,8 @@ def test_a_table_with_a_running_merge_gets_no_second_one(tmp_path: Path) -> None
     table.flush()
     registry.add(table)
 
-    busy = dispatch(registry, open_table=EAGER, work=FakeWork(running=[f"{table.config.table}-0123456789abcdef"]))
-    other = dispatch(registry, open_table=EAGER, work=FakeWork(running=[f"{TABLE}-0123456789abcdef"]))
+    busy = run(registry, open_table=EAGER, work=FakeWork(running=[f"{table.config.table}-0123456789abcdef"]))
+    other = run(registry, open_table=EAGER, work=FakeWork(running=[f"{TABLE}-0123456789abcdef"]))
 
     assert (busy.merges, len(other.merges)) == ((), 1)
 
@@ -221,9 +227,7 @@ def test_a_stale_dirty_mark_starts_nothing(tmp_path: Path) -> None:
     table.flush()
     merge_table(open_table(table.uri), engine="inprocess")
 
-    done = dispatch(
-        registry, open_table=table_opener(flush_rows=1, merge_generations=1, merge_age_seconds=0.001), work=work
-    )
+    done = run(registry, open_table=table_opener(flush_rows=1, merge_generations=1, merge_age_seconds=0.001), work=work)
 
     assert (done.flushed, done.merges, done.failed) == ((), (), {})
 
@@ -238,7 +242,7 @@ def test_bad_tables_do_not_stop_the_dispatch_of_others(tmp_path: Path) -> None:
     del registry.records[table_key(tables[1].config.table)]
     registry.records[table_key(tables[2].config.table)] = {"uri": tables[3].uri}
 
-    done = dispatch(registry, open_table=EAGER, work=work)
+    done = run(registry, open_table=EAGER, work=work)
 
     assert done.flushed == (tables[3].uri,)
     assert sorted(type(error).__name__ for error in done.failed.values()) == ["Corrupt", "Invalid", "Invalid"]
@@ -251,7 +255,7 @@ def test_a_dispatch_can_be_limited_to_one_table(tmp_path: Path) -> None:
         table.upsert([row(1)])
         registry.add(table)
 
-    assert dispatch(registry, open_table=EAGER, work=work, only=table.uri).flushed == (table.uri,)
+    assert run(registry, open_table=EAGER, work=work, only=table.uri).flushed == (table.uri,)
 
 
 class Services:

@@ -1,7 +1,8 @@
 """Start flushes and merges that are due in the tables of a deployment. Nothing runs for tables without writes.
 
-The registry's index `dirty` lists regions whose base may lag behind. What is due is then decided from their heads, read
-with consistency. No safety depends on this module: a flush or merge that is started twice finds nothing to do.
+The registry's index `dirty` lists regions whose base may lag behind (`stack.fan_out`). What is due is then decided from
+their heads, read with consistency. No safety depends on this module: a flush or merge that is started twice finds
+nothing to do.
 
 A flush of a region is due by the table's settings for rows, bytes, or the time since the base began to lag. Regions
 with small logs share an invocation. A region whose flush still runs is left out (`region.lease.flush_lease`). A merge
@@ -23,6 +24,7 @@ from typing import Any, Protocol
 from lancelsm.common import aws
 from lancelsm.common.layout import Generation, Key, RegionId, TableId, table_key
 from lancelsm.common.settings import Settings
+from lancelsm.compaction.pace import Pace
 from lancelsm.errors import Corrupt, Invalid, error_context
 from lancelsm.objects.location import is_absolute
 from lancelsm.region.catalog import Region, regions, with_heads
@@ -31,19 +33,16 @@ from lancelsm.region.handle import TableHandle
 from lancelsm.region.head import Head
 from lancelsm.region.lease import flush_lease, is_held
 from lancelsm.registry import Record
+from lancelsm.stack.fan_out import Marks
 
 _NAME_DIGITS = 16
 _GROUP_REGIONS = 64  # an event of this many region ids has 2.5 KB
 
 
-class DirtyRegistry(Protocol):
+class TableRecords(Protocol):
     """What `dispatch` needs from the registry of a deployment."""
 
     def read(self, key: Key) -> Record | None: ...
-
-    def dirty(self) -> list[tuple[TableId, RegionId, str]]:
-        """List regions whose base may lag behind. The list may be late; use it only for schedules."""
-        ...
 
 
 class Work(Protocol):
@@ -89,11 +88,12 @@ class Due:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dispatched:
-    """What was started, and the tables that failed, with their errors."""
+    """What was started, the tables that failed, with their errors, and the tables for which there was no time."""
 
     flushed: tuple[str, ...]
     merges: tuple[str, ...]
     failed: Mapping[str, Exception]
+    left: Marks
 
 
 def due(table: TableId, lags: Iterable[Lag], *, settings: Settings, now: float) -> Due:
@@ -153,24 +153,29 @@ def next_collection(table: TableId, *, settings: Settings, now: float) -> tuple[
 
 
 def dispatch(
-    registry: DirtyRegistry, *, open_table: Callable[[str], TableHandle], work: Work, only: str | None = None
+    registry: TableRecords,
+    marks: Marks,
+    *,
+    open_table: Callable[[str], TableHandle],
+    work: Work,
+    only: str | None = None,
+    pace: Pace | None = None,
 ) -> Dispatched:
-    """Start what is due in every table. An error in one table does not stop the others.
+    """Start what is due in these tables, in this order. An error in one table does not stop the others.
 
     Args:
         open_table: opens a table by its URI, without Lance.
         only: the URI of one table; by default all tables.
-
-    Raises:
-        Unavailable: the registry did not answer; nothing was started.
+        pace: the time; by default there is no limit. The first table is always served.
     """
-    marked: dict[TableId, set[RegionId]] = {}
-    for table, region, _ in registry.dirty():
-        marked.setdefault(table, set()).add(region)
     flushed: list[str] = []
     merges: list[str] = []
     failed: dict[str, Exception] = {}
-    for table, wanted in sorted(marked.items()):
+    left = dict(marks)
+    for table, wanted in marks.items():
+        if len(left) < len(marks) and pace is not None and not pace.has_time(1, 1):
+            break
+        del left[table]
         uri = str(table)
         try:
             uri = _table_uri(registry, table)
@@ -186,7 +191,7 @@ def dispatch(
                 merges.append(work.merge(uri, name=needs.merge))
         except Exception as error:  # noqa: BLE001 - an error in one table must not stop the others
             failed[uri] = error
-    return Dispatched(flushed=tuple(flushed), merges=tuple(merges), failed=failed)
+    return Dispatched(flushed=tuple(flushed), merges=tuple(merges), failed=failed, left=left)
 
 
 class AwsWork:
@@ -238,7 +243,7 @@ def _aws_errors(doing: str, **where: str) -> Iterator[None]:
         raise aws.translated(error, doing=doing, **where) from error
 
 
-def _table_uri(registry: DirtyRegistry, table: TableId) -> str:
+def _table_uri(registry: TableRecords, table: TableId) -> str:
     record = registry.read(table_key(table))
     if record is None:
         raise Invalid(
@@ -267,8 +272,9 @@ def _free(handle: TableHandle, group: Sequence[RegionId]) -> list[RegionId]:
     return [region for region in group if not is_held(handle.context, flush_lease(region))]
 
 
-def _lags(handle: TableHandle, wanted: set[RegionId]) -> list[Lag]:
-    """Read the current heads of the marked regions."""
+def _lags(handle: TableHandle, wanted: Sequence[RegionId] | None) -> list[Lag]:
+    """Read the current heads of the marked regions; None: of all regions."""
+    marked = None if wanted is None else set(wanted)
 
     def lag(found: tuple[Region, Head]) -> Lag:
         with error_context(**found[0].where):
@@ -282,5 +288,5 @@ def _lags(handle: TableHandle, wanted: set[RegionId]) -> list[Lag]:
                 since=float(head.dirty),
             )
 
-    heads = with_heads(handle.context, [one for one in regions(handle.context) if one.id in wanted])
+    heads = with_heads(handle.context, [one for one in regions(handle.context) if marked is None or one.id in marked])
     return handle.context.each(lag, [(region, head) for region, head in heads if head.dirty])

@@ -20,13 +20,18 @@ class FlushRun:
     """What one invocation flushed.
 
     Args:
-        left: whether logs still have rows that were acknowledged before the call.
+        stopped: the regions for whose whole log the time was not enough.
         overtaken: the regions that another invocation flushes now; nothing was written for them.
     """
 
     flushed: tuple[Flushed, ...]
-    left: bool
+    stopped: tuple[RegionId, ...]
     overtaken: tuple[RegionId, ...]
+
+    @property
+    def left(self) -> bool:
+        """Whether logs may still have rows that were acknowledged before the call."""
+        return bool(self.stopped or self.overtaken)
 
 
 def flush_in_time(handle: TableHandle, *, region: str | None, leased: Sequence[str] | None, seconds: float) -> FlushRun:
@@ -65,4 +70,4 @@ def flush_in_time(handle: TableHandle, *, region: str | None, leased: Sequence[s
 
     ends = context.clock.monotonic() + seconds
     flushed = flush_regions(handle, wanted, run=run, all_of_them=region is None and leased is None)
-    return FlushRun(flushed=tuple(flushed), left=bool(stopped or overtaken), overtaken=tuple(sorted(overtaken)))
+    return FlushRun(flushed=tuple(flushed), stopped=tuple(sorted(stopped)), overtaken=tuple(sorted(overtaken)))
