@@ -44,6 +44,17 @@ def test_the_python_example_equals_the_file_and_prints_the_shown_output(tmp_path
     assert run(sys.executable, str(example), directory=tmp_path) in blocks("")
 
 
+@pytest.mark.rest
+def test_the_example_of_transactions_loses_no_payment(tmp_path: Path) -> None:
+    balances, absent, newer, refused = run(
+        sys.executable, str(ROOT / "examples" / "transactions.py"), directory=tmp_path
+    ).splitlines()
+
+    assert [row["balance"] for row in ast.literal_eval(balances)] == [0, 100]
+    assert (absent, newer) == ("1", "1")
+    assert "was written since it was read" in refused
+
+
 def test_every_make_command_in_the_readme_is_a_target() -> None:
     targets = set(re.findall(r"^([a-z0-9-]+):.*## ", (ROOT / "Makefile").read_text(), re.MULTILINE))
     shown = set(re.findall(r"^make ([a-z0-9-]+)", "\n".join(blocks("sh")), re.MULTILINE))

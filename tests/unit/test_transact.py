@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import datetime as dt
+import decimal
 import subprocess
 import sys
 import threading
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,10 +19,12 @@ import lancelsm
 from lancelsm import Edits
 from lancelsm.common.layout import Position
 from lancelsm.common.setsum import Setsum
-from lancelsm.errors import Contended, Corrupt, Invalid
+from lancelsm.errors import Contended, Corrupt, Fenced, Invalid
 from lancelsm.read.transact.read_token import encode_token, mark_of
 from lancelsm.read.transact.rows_at_head import RowsAtHead, ViewedRows
 from lancelsm.table import Table
+from tests.simulation.faults import FaultPlan
+from tests.unit.tables import faulty
 
 COLUMNS = pa.schema(
     [
@@ -412,3 +417,49 @@ def test_an_update_sees_old_values_and_converts_what_fits(tmp_path: Path) -> Non
 
     assert rows_of(table) == [row(1, 2, "1"), row(2, 6, None)]
     assert table.update(where="n > 100", set={"n": "0"}).entries == ()
+
+
+def test_a_literal_is_read_as_in_json_rows(tmp_path: Path) -> None:
+    columns = pa.schema(
+        [pa.field("id", pa.int64()), ("du", pa.duration("s")), ("dec", pa.decimal128(9, 2)), ("at", pa.timestamp("s"))]
+    )
+    table = lancelsm.create(tmp_path / "table", columns, primary_key="id")
+    table.upsert([{"id": 1, "du": None, "dec": None, "at": None}])
+
+    table.update(where="id = 1", set={"du": "'5'", "dec": "1.25", "at": "'2024-01-01T00:00:00'"})
+
+    (found,) = rows_of(table)
+    assert (found["du"], found["dec"]) == (dt.timedelta(seconds=5), decimal.Decimal("1.25"))
+    assert found["at"].isoformat() == "2024-01-01T00:00:00"
+    for column, text in (("du", "'x'"), ("dec", "1.255"), ("du", "concat('a', 'b')")):
+        with pytest.raises(Invalid, match=f"column '{column}' can't be set to"):
+            table.update(where="false", set={column: text})
+
+
+# What they cost, and who may
+
+
+def test_a_repeated_transaction_reads_one_head_and_one_entry(tmp_path: Path) -> None:
+    writing = make(tmp_path, row(1))
+    for number in range(5):
+        writing.upsert([row(2, number)])
+    plan = FaultPlan()
+    table = lancelsm.open(writing.uri, ports=faulty(plan))
+    table.transact([1], add(1))
+    plan.calls.clear()
+
+    table.transact([1], add(1))
+
+    found = Counter(f"{call.port}.{call.method}" for call in plan.calls)
+    assert found == {"registry.read": 1, "objects.get": 1, "objects.create": 1, "registry.swap": 1}
+
+
+def test_a_region_of_another_owner_refuses_a_transaction(tmp_path: Path) -> None:
+    table = make(tmp_path, row(1))
+    calls: list[int] = []
+    with lancelsm.open(table.uri).writer(exclusive=True) as writer:
+        writer.upsert([row(1, 5)])
+        with pytest.raises(Fenced, match="held by"):
+            table.transact([1], lambda current: calls.append(1))
+
+    assert calls == []

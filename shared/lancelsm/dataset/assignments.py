@@ -13,7 +13,7 @@ from lancelsm.dataset.conditions import checked_sql
 from lancelsm.dataset.native import USER, text_of
 from lancelsm.errors import Invalid
 from lancelsm.record.batches import without_slices
-from lancelsm.record.casts import as_schema, converted
+from lancelsm.record.casts import as_schema, as_type, converted
 from lancelsm.record.schema import TableSchema, unknown_column
 
 
@@ -34,7 +34,7 @@ class Assignments:
         for number, name in enumerate(self.texts):
             field = schema.columns.field(name)
             try:
-                values = converted(found.column(number), field, range(rows.num_rows))
+                values = _converted(found.column(number), field)
             except Invalid as error:
                 raise _refused(name, self.texts[name], error.message, table) from error
             rows = rows.set_column(rows.schema.get_field_index(name), rows.schema.field(name), values)
@@ -97,7 +97,8 @@ def read_assignments(texts: Mapping[str, str], *, schema: TableSchema, table: st
                 field=name,
             )
         try:
-            sql[name] = checked_sql(text, columns=schema.columns, table=table)
+            field = schema.columns.field(name)
+            sql[name] = checked_sql(text, field=field, columns=schema.columns, table=table)
         except Invalid as error:
             why = error.message.replace(f"the condition {text!r} can't be applied: ", "", 1)
             raise _refused(name, text, why, table) from error
@@ -105,6 +106,16 @@ def read_assignments(texts: Mapping[str, str], *, schema: TableSchema, table: st
     plain = pa.schema([field.remove_metadata() for field in schema.columns])
     found.applied(plain.empty_table(), schema, table=table)
     return found
+
+
+def _converted(values: pa.Array, field: pa.Field) -> pa.Array:
+    """Return values in the type of a column; raise `Invalid` if one does not fit."""
+    if len(values):
+        return converted(values, field, range(len(values)))
+    try:
+        return as_type(values, field.type)
+    except pa.ArrowException as error:
+        raise Invalid(f"it has the type {values.type}, but the column has {field.type}") from error
 
 
 def _wide(kind: pa.DataType) -> pa.DataType:

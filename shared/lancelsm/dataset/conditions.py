@@ -83,13 +83,23 @@ def read_condition(text: str, *, columns: pa.Schema, table: str) -> Condition:
     return condition
 
 
-def checked_sql(text: str, *, columns: pa.Schema, table: str) -> str:
+def checked_sql(text: str, *, field: pa.Field, columns: pa.Schema, table: str) -> str:
     """Return what Lance gets for an expression over these columns: the same checks and casts as for a condition.
+
+    Args:
+        field: the column that the expression sets. A literal alone gets its type, as if it was compared with it.
 
     Raises:
         Invalid: the text is refused before Lance reads it.
     """
-    return _wrapped(_with_casts(_checked_tokens(text, columns, table), columns, table))
+    tokens = _checked_tokens(text, columns, table)
+    solid = [token for token in tokens if token.kind is not Kind.SPACE]
+    literal = _literal(solid, 0)
+    if literal is not None and literal[1] == len(solid):
+        sql = _cast("".join(token.text for token in solid), field, text, solid[0].start, table)
+        if sql is not None:
+            return f"({sql})"
+    return _wrapped(_with_casts(tokens, columns, table))
 
 
 def _checked_tokens(text: str, columns: pa.Schema, table: str) -> list[Token]:
