@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from lancelsm.read.sources.polars_frame import polars_frame
     from lancelsm.read.status import TableStatus
     from lancelsm.read.transact.edits import Edits
+    from lancelsm.read.transact.read_token import RowsWithToken
     from lancelsm.table import Table, create, open  # noqa: A004
     from lancelsm.wal.writer import Writer
 
@@ -27,6 +28,7 @@ _HOMES = {
     "errors": ("Ambiguous", "Contended", "Corrupt", "Fenced", "Invalid", "LsmError", "LsmWarning", "Unavailable"),
     "read.status": ("TableStatus",),
     "read.transact.edits": ("Edits",),
+    "read.transact.read_token": ("RowsWithToken",),
     "read.result": ("Rows",),
     "read.sources.arrow_dataset": ("arrow_dataset", "datafusion_table", "duckdb_relation"),
     "read.sources.polars_frame": ("polars_frame",),
@@ -47,6 +49,7 @@ __all__ = [
     "LsmError",
     "LsmWarning",
     "Rows",
+    "RowsWithToken",
     "Table",
     "TableStatus",
     "Unavailable",

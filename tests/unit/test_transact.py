@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import datetime as dt
 import decimal
 import subprocess
@@ -17,10 +18,10 @@ import pytest
 
 import lancelsm
 from lancelsm import Edits
-from lancelsm.common.layout import Position
+from lancelsm.common.layout import Position, TableId
 from lancelsm.common.setsum import Setsum
 from lancelsm.errors import Contended, Corrupt, Fenced, Invalid
-from lancelsm.read.transact.read_token import encode_token, mark_of
+from lancelsm.read.transact.read_token import decode_token, encode_token, mark_of
 from lancelsm.read.transact.rows_at_head import RowsAtHead, ViewedRows
 from lancelsm.table import Table
 from tests.simulation.faults import FaultPlan
@@ -374,6 +375,23 @@ def test_a_token_is_refused_when_its_log_was_collected(tmp_path: Path) -> None:
 
     with pytest.raises(Contended, match="the log was collected"):
         table.upsert([row(2)], if_unchanged=read.token)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("", "é", "!!!!", "[]", "{}", "[" * 100_000),
+        '{"table": 1, "regions": []}',
+        '{"table": "t", "regions": {"r": [0, "' + "0" * 32 + '"]}}',
+        '{"table": "t", "regions": {"r": [1, "x"]}}',
+        '{"table": "t", "regions": {"r": [true]}}',
+    ],
+    ids=lambda text: text[:40],
+)
+def test_text_that_is_no_token_is_refused(text: str) -> None:
+    for token in (text, base64.urlsafe_b64encode(text.encode()).decode()):
+        with pytest.raises(Invalid, match="is not the token of a read"):
+            decode_token(token, table=TableId("t"))
 
 
 def test_a_token_that_is_not_of_this_log_is_refused(tmp_path: Path) -> None:

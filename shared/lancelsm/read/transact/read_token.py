@@ -53,17 +53,23 @@ def decode_token(token: str, *, table: TableId) -> dict[RegionId, Mark]:
         Invalid: it is no token, or that of another table.
     """
     try:
-        document = json.loads(base64.urlsafe_b64decode(token.encode()))
+        document = json.loads(base64.b64decode(token.encode(), altchars=b"-_", validate=True))
         marks = {
-            RegionId(region): (Position(int(position)), Setsum.from_hex(total))
+            RegionId(region): (_position(position), Setsum.from_hex(total))
             for region, (position, total) in document["regions"].items()
         }
         owner = document["table"]
-    except (LsmError, ValueError, TypeError, LookupError, AttributeError) as error:
+    except (LsmError, ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
         raise Invalid("if_unchanged is not the token of a read", remedy=_TAKE, field="if_unchanged") from error
     if owner != table:
         raise Invalid("the token is of another table", remedy=_TAKE, field="if_unchanged")
     return marks
+
+
+def _position(number: object) -> Position:
+    if not isinstance(number, int) or not 0 < number < 1 << 63:
+        raise ValueError(f"{number!r} is not a position")
+    return Position(number)
 
 
 _TAKE = "Give the token of table.get(keys, with_token=True)"
