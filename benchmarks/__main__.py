@@ -17,6 +17,7 @@ BENCHMARKS = (
     "bulk",
     "writes",
     "merge",
+    "spark",
     "reads",
     "regions",
     "growth",

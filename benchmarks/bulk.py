@@ -7,14 +7,17 @@ reads the log again, compares the sums of all rows, and reads back what it wrote
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pyarrow as pa
 
-from benchmarks.contenders import PEERS, Opened, Ours
-from benchmarks.figures import Figure, Measured, attempt, peak_megabytes, seconds
+from benchmarks.contenders import PEERS, Contender, Opened, Ours
+from benchmarks.figures import Figure, attempt, seconds
+from benchmarks.runs import ROOT
 from benchmarks.tables import KEYS, kilobyte_rows
 
 _PUTS = 10
@@ -73,30 +76,35 @@ def _flushed(path: Path, parts: list[pa.Table], bodies: str) -> Iterator[Figure]
     """Measure the flush alone, beside the close of the writer that has the rows in memory."""
     path.mkdir()
     count = _PUTS * len(parts[0])
+    peer, name = "pylance ShardWriter", f"flush of {count:,} rows alone, {bodies} bodies"
+    theirs = attempt(lambda: seconds(_put(path / "peer", PEERS[peer], parts).close))
+    ours = seconds(_put(path / "ours", Ours, parts).close)
+    how = theirs.failure or f"ours {count / ours:,.0f} rows/s"
+    yield Figure(what=name, ours=ours, unit="s", peer=theirs.value, peer_name=peer, how=how, drawn=True)
+    _put(path / "small", Ours, [parts[0].slice(0, 1)])
+    _put(path / "large", Ours, parts)
+    memory = _flush_megabytes(path / "small", path / "large")
+    size = sum(rows.nbytes for rows in parts) / 1e6
+    yield Figure(what=f"{name}, peak of memory", ours=memory, unit="MB", how=f"the rows have {size:.0f} MB")
 
-    def flush(opened: Opened, name: str) -> tuple[float, float]:
-        table = opened(path / name, parts[0].slice(0, 1), KEYS["int64"])
-        for rows in parts:
-            table.prepare(rows)()
-        took = 0.0
 
-        def close() -> None:
-            nonlocal took
-            took = seconds(table.close)
+def _put(path: Path, opened: Opened, parts: list[pa.Table]) -> Contender:
+    table = opened(path, parts[0].slice(0, 1), KEYS["int64"])
+    for rows in parts:
+        table.prepare(rows)()
+    return table
 
-        return peak_megabytes(close), took
 
-    flush(Ours, "first")  # the first use of Lance in a process takes memory that stays
-    memory, took = flush(Ours, "ours")
-    theirs: dict[str, float] = {}
-
-    def peer() -> float:
-        theirs["memory"], theirs["took"] = flush(PEERS["pylance ShardWriter"], "peer")
-        return theirs["took"]
-
-    measured: Measured = attempt(peer)
-    what = f"flush of {count:,} rows alone, {bodies} bodies"
-    how = measured.failure or f"ours {count / took:,.0f} rows/s"
-    name = "pylance ShardWriter"
-    yield Figure(what=what, ours=took, unit="s", peer=measured.value, peer_name=name, how=how, drawn=True)
-    yield Figure(what=f"{what}, peak of memory", ours=memory, unit="MB", peer=theirs.get("memory"), peer_name=name)
+def _flush_megabytes(small: Path, large: Path) -> float:
+    """Return the peak of memory of a flush in a process of its own, which has flushed a small table before."""
+    script = (
+        "import sys, lancelsm\n"
+        "from benchmarks.figures import peak_megabytes\n"
+        "small, large = map(lancelsm.open, sys.argv[1:])\n"
+        "small.flush()\n"
+        "print(peak_megabytes(large.flush))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script, str(small), str(large)], stdout=subprocess.PIPE, text=True, check=True, cwd=ROOT
+    )
+    return float(done.stdout)

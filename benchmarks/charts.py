@@ -23,7 +23,7 @@ _BETTER, _WORSE, _LIMIT, _INK = "#0072B2", "#D55E00", "#999999", "#333333"
 _COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 _MARKS = ("o", "s", "^", "D", "v", "P")
 _RATIOS = {
-    "writes.png": ("append_latency", "puts", "bulk", "merge", "regions"),
+    "writes.png": ("append_latency", "puts", "bulk", "merge", "spark", "regions"),
     "reads.png": ("reads", "search", "requests"),
 }
 

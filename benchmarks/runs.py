@@ -90,8 +90,8 @@ def measure(
 def _measure(run: Run, name: str, seconds: float, report: Callable[[Figure | Curve], object]) -> str | None:
     """Return why the benchmark ended early, or None."""
     command = [sys.executable, "-m", "benchmarks.one", name, str(run.scale)]
-    # Of each merge and search, Lance logs errors and warnings that need no action. It takes a level of Python; Rust does
-    # not know this one, and logs nothing.
+    # Of each merge and search, Lance logs errors and warnings that need no action. It takes a level of Python; its Rust
+    # does not know this one, and logs nothing.
     environment = {**os.environ, "LANCE_LOG": "critical", "LANCEDB_LOG": "off"}
     child = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT, env=environment)
     late = threading.Event()

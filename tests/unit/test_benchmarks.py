@@ -92,7 +92,7 @@ def test_each_benchmark_yields_its_figures_and_no_peer_fails(name: str) -> None:
         assert {one.what for one in run.curves[name]} == {"put", "flush", "scan", "get", "merge"}
         return
     figures = run.figures[name]
-    assert all(one.ours > 0 and (one.peer or 0) > 0 for one in figures), figures
+    assert all(one.ours > 0 and (not one.peer_name or (one.peer or 0) > 0) for one in figures), figures
     peers = {
         "puts": {"pylance ShardWriter", "LanceDB LSM", "delta-rs append", "delta-rs merge", "slatedb"},
         "bulk": {"pylance ShardWriter", "LanceDB LSM", "delta-rs append"},
@@ -100,4 +100,4 @@ def test_each_benchmark_yields_its_figures_and_no_peer_fails(name: str) -> None:
         "reads": {"pylance lookups"},
         "regions": {"pylance, 8 writers", "pylance LsmScanner"},
     }
-    assert {one.peer_name for one in figures if not one.limit} == peers[name]
+    assert {one.peer_name for one in figures if one.peer_name and not one.limit} == peers[name]
