@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import platform
+import re
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -23,6 +26,7 @@ class Figure:
         peer: the same measurement of the peer; None without a peer, or if the peer failed.
         peer_name: figures with the same `what` and different peers share a line of the table.
         how: what else was measured; or why the peer failed.
+        held: our number with a table object that has read before.
         limit: the peer does a part of our work only, or keeps less of a promise: it shows how far we can get.
         drawn: the chart of ratios shows it.
     """
@@ -33,6 +37,7 @@ class Figure:
     peer: float | None = None
     peer_name: str = ""
     how: str = ""
+    held: float | None = None
     limit: bool = False
     drawn: bool = False
 
@@ -144,5 +149,21 @@ def machine() -> str:
         while time.process_time() - cpu < 0.01:
             pass
         measured.append(time.perf_counter() - wall)
-    load = f"load average {os.getloadavg()[0]:.1f}"
-    return f"{os.cpu_count()} cores, {load}; 10 ms of work take {1000 * quantile(measured, 0.5):.0f} ms in the median"
+    parts = [
+        f"{os.cpu_count()} cores ({_processor()})",
+        f"tables on {_file_system(Path(tempfile.gettempdir()).resolve())}",
+        f"load average {os.getloadavg()[0]:.1f}",
+        f"10 ms of work take {1000 * quantile(measured, 0.5):.0f} ms in the median",
+    ]
+    return ", ".join(parts)
+
+
+def _processor() -> str:
+    names = re.findall(r"^model name\s*: (.*)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
+    return names[0] if names else platform.machine()
+
+
+def _file_system(path: Path) -> str:
+    """Return the kind of the file system: a sync costs nothing on tmpfs."""
+    mounts = [line.split()[1:3] for line in Path("/proc/mounts").read_text().splitlines()]
+    return max((len(at), kind) for at, kind in mounts if path.is_relative_to(at))[1]

@@ -5,7 +5,6 @@ The slope is the exponent of a fit in logarithms. Each point is the least of sev
 
 from __future__ import annotations
 
-import os
 import tempfile
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
@@ -74,7 +73,7 @@ def _least(shape: _Shape, *, rounds: int) -> dict[str, float]:
 
 
 def _measured(shape: _Shape) -> dict[str, float]:
-    with tempfile.TemporaryDirectory(dir=os.environ.get("BENCHMARK_DIRECTORY")) as directory:
+    with tempfile.TemporaryDirectory() as directory:
         uri = Path(directory) / "table"
         table = lancelsm.create(
             uri, _wide(tables.base_rows(shape.base), shape), primary_key="id", regions=shape.regions, settings=NEVER

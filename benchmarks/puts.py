@@ -28,7 +28,7 @@ _SLOW = {"delta-rs merge": 1_000, "slatedb": 1_000}  # they are left out of puts
 
 
 def run(scale: float) -> Iterator[Figure]:
-    with tempfile.TemporaryDirectory(dir=os.environ.get("BENCHMARK_DIRECTORY")) as directory:
+    with tempfile.TemporaryDirectory() as directory:
         path = Path(directory)
         block = 5 if scale >= 0.1 else 2
         with _Turns(path / "all", "int64", {**PEERS, **LIMITS}, block=block) as turns:

@@ -6,7 +6,6 @@ the same rows, and with pylance's reader of the same generations.
 
 from __future__ import annotations
 
-import os
 import tempfile
 import uuid
 from collections.abc import Iterator
@@ -33,7 +32,7 @@ def run(scale: float) -> Iterator[Figure]:
     regions = max(8, int(_REGIONS * min(scale, 1)))
     rows = tables.base_rows(max(20 * regions, int(50_000 * scale)))
     few = rows.slice(0, len(rows) // 10)
-    with tempfile.TemporaryDirectory(dir=os.environ.get("BENCHMARK_DIRECTORY")) as directory:
+    with tempfile.TemporaryDirectory() as directory:
         path = Path(directory)
         taken: dict[str, float] = {}
         failure = attempt(lambda: _shards(path / "shards", rows, few, regions, taken)).failure
@@ -60,8 +59,10 @@ def _scan(uri: Path, plain: str, regions: int, what: str, where: str | None) -> 
     def merged() -> pa.Table:
         return lance.dataset(plain).to_table(filter=where)
 
+    _, generations = lancelsm.open(uri).lance_snapshot()
+
     def lsm() -> object:
-        scanner = LsmScanner.from_snapshots(*lancelsm.open(uri).lance_snapshot())
+        scanner = LsmScanner.from_snapshots(lance.dataset(str(uri)), generations)
         return (scanner if where is None else scanner.filter(where)).to_table()
 
     assert ours().num_rows == merged().num_rows

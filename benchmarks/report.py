@@ -15,7 +15,8 @@ def line(result: Figure | Curve) -> str:
         return f"  {result.what + ' over ' + result.over:<58}slope {result.slope:5.2f}   {points}"
     ratio = "" if result.ratio is None else f" {result.ratio:7.2f}x"
     peer = "" if result.peer is None else f"{result.peer:10.4g}{ratio} {result.peer_name}"
-    rest = "; ".join(part for part in (peer, result.how) if part)
+    held = "" if result.held is None else f"held table {result.held:.4g} {result.unit}"
+    rest = "; ".join(part for part in (peer, held, result.how) if part)
     return f"  {result.what:<58}{result.ours:10.4g} {result.unit:<9}{rest}"
 
 
@@ -46,10 +47,14 @@ def _figures(figures: Sequence[Figure]) -> str:
     rows: dict[str, dict[str, Figure]] = {}
     for one in figures:
         rows.setdefault(one.what, {})[one.peer_name] = one
-    lines = [["what", "ours", *peers]]
+    held = ["ours, held table"] if any(one.held is not None for one in figures) else []
+    lines = [["what", "ours", *held, *peers]]
     for what, cells in rows.items():
         first = next(iter(cells.values()))
-        lines.append([what, _number(first.ours, first.unit), *(_cell(cells.get(peer)) for peer in peers)])
+        ours = [_number(first.ours, first.unit)]
+        if held:
+            ours.append("" if first.held is None else _number(first.held, first.unit))
+        lines.append([what, *ours, *(_cell(cells.get(peer)) for peer in peers)])
     return _markdown(lines)
 
 

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from importlib.metadata import version
 from pathlib import Path
@@ -93,15 +96,36 @@ def _measure(run: Run, name: str, seconds: float, report: Callable[[Figure | Cur
     # Of each merge and search, Lance logs errors and warnings that need no action. It takes a level of Python; its Rust
     # does not know this one, and logs nothing.
     environment = {**os.environ, "LANCE_LOG": "critical", "LANCEDB_LOG": "off"}
-    child = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT, env=environment)
     late = threading.Event()
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as directory:
+        child = subprocess.Popen(
+            command,
+            stdout=subprocess.PIPE,
+            text=True,
+            cwd=ROOT,
+            env=environment | {"TMPDIR": directory},
+            start_new_session=True,  # with a group of processes of its own, which is stopped as a whole
+        )
 
-    def stop() -> None:
-        late.set()
-        child.kill()
+        def stop() -> None:
+            late.set()
+            os.killpg(child.pid, signal.SIGKILL)
 
-    timer = threading.Timer(seconds, stop)
-    timer.start()
+        timer = threading.Timer(seconds, stop)
+        timer.start()
+        try:
+            _collect(run, name, child, report)
+        finally:
+            timer.cancel()
+            with suppress(ProcessLookupError):
+                os.killpg(child.pid, signal.SIGKILL)
+    if late.is_set():
+        return f"stopped after {seconds:.0f} s"
+    return f"ended with exit code {child.returncode}; its error is above" if child.returncode else None
+
+
+def _collect(run: Run, name: str, child: subprocess.Popen[str], report: Callable[[Figure | Curve], object]) -> None:
+    """Add the results that the child prints until it ends."""
     with child:
         assert child.stdout is not None
         for line in child.stdout:
@@ -112,10 +136,6 @@ def _measure(run: Run, name: str, seconds: float, report: Callable[[Figure | Cur
                 run.figures.setdefault(name, []).append(result)
             if result:
                 report(result)
-    timer.cancel()
-    if late.is_set():
-        return f"stopped after {seconds:.0f} s"
-    return f"ended with exit code {child.returncode}; its error is above" if child.returncode else None
 
 
 def _result(line: str) -> Figure | Curve | None:

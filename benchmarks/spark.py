@@ -6,7 +6,6 @@ workers have merged another table before.
 
 from __future__ import annotations
 
-import os
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -20,7 +19,7 @@ from lancelsm.compaction.spark import Spark
 
 def run(scale: float) -> Iterator[Figure]:
     Spark.local()
-    with tempfile.TemporaryDirectory(dir=os.environ.get("BENCHMARK_DIRECTORY")) as directory:
+    with tempfile.TemporaryDirectory() as directory:
         path = Path(directory)
         tables.with_generations(path / "warm", base=2_000, count=200, generations=1).merge(engine="spark")
         for base, few in ((int(1_000_000 * scale), (20_000,)), (int(10_000_000 * scale), (20_000, 500_000))):

@@ -33,7 +33,7 @@ from tests.simulation.deployment import Deployment
 
 
 def run(scale: float) -> Iterator[Figure]:
-    with tempfile.TemporaryDirectory(dir=os.environ.get("BENCHMARK_DIRECTORY")) as directory:
+    with tempfile.TemporaryDirectory() as directory:
         path = Path(directory)
         yield from _single_rows(path, count=max(5_000, int(100_000 * scale)))
         yield from _messages(rounds=max(10, int(100 * scale)))
