@@ -49,7 +49,7 @@ demo-aws: .venv/demo.stamp node_modules/.package-lock.json ## run the same throu
 SHM_KIB := $(shell df -k /dev/shm 2>/dev/null | awk 'NR == 2 { print $$4 }')
 IN_MEMORY := $(if $(TMPDIR),,$(shell [ -w /dev/shm ] && [ $(SHM_KIB) -gt 4000000 ] && echo TMPDIR=/dev/shm))
 PYTEST := $(BIN)/python -m pytest --numprocesses 2 --dist loadgroup --durations 10
-CI_PYTEST := $(IN_MEMORY) $(PYTEST) -o tmp_path_retention_count=1 -o tmp_path_retention_policy=failed
+CI_PYTEST := $(IN_MEMORY) $(PYTEST) -o tmp_path_retention_count=1
 
 test: .venv/dev.stamp node_modules/.package-lock.json ## run before each commit: the cheap tests, and one case of each expensive kind
 	@$(CI_PYTEST) -m "not rest and not long" $(ARGS)
