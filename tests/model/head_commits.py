@@ -1,8 +1,8 @@
 """Commit appends, flushes and a claim to one head: docs/design.md, "Head, manifest, files" and "Flush".
 
-An appender changes the log half of the head; two flushers and a claimer change the manifest half. A flusher plans once
-and may be overtaken at any line. Replies get lost. A row is its position, so a generation is the range of positions
-that it holds.
+An appender changes the log half of the head; two flushers and a claimer change the manifest half. A flusher plans once,
+commits on the manifest of its plan, reads a newer one only after a refusal, and may be overtaken at any line. Replies
+get lost. A row is its position, so a generation is the range of positions that it holds.
 """
 
 from __future__ import annotations
@@ -145,7 +145,8 @@ class HeadCommits:
         manifest = head.manifest
         if actor.call == "start" and manifest.replayed < head.next - 1:
             plan = Generation(len(manifest.generations) + 1, manifest.replayed + 1, head.next - 1, name)
-            yield Step(name, f"plan {plan.first}-{plan.last}"), go(state, Actor("stage", plan=plan))
+            new = manifest._replace(version=manifest.version + 1, generations=(*manifest.generations, plan))
+            yield Step(name, f"plan {plan.first}-{plan.last}, stage"), go(state, Actor("swap", head, plan, new))
         elif actor.call == "stage":
             plan = actor.plan
             if plan in manifest.generations and self.without is not Guard.OWN_WORK:

@@ -53,7 +53,7 @@ CLEAN = {
     "claim, two actors of one owner": (Claim(), 663),
     "claim, with a rival": (RivalClaims(), 28_083),
     "eventual view": (EventualView(), 87_537),
-    "head commits": (HeadCommits(), 7_986),
+    "head commits": (HeadCommits(), 4_465),
     "index promise": (IndexPromise(creations=1), 41_722),
     "merge order": (MergeOrder(generations=1), 7_157),
     "merge redo": (MergeRedo(), 37_048),

@@ -80,9 +80,9 @@ REPLAYS = {
     "append, with a takeover": (TAKEOVER, 2_514),
     "claim, finished by a sibling": (CLAIM, 1_328),
     "claim, two rivals": (RIVAL_CLAIMS, 1_080),
-    "two flushes and a claim": (FLUSHES, 1_770),
-    "two flushes, replies are lost": (UNANSWERED_FLUSHES, 428),
-    "two flushes and a claim, replies are lost": (FLUSHES_AND_CLAIM, 570),
+    "two flushes and a claim": (FLUSHES, 1_111),
+    "two flushes, replies are lost": (UNANSWERED_FLUSHES, 254),
+    "two flushes and a claim, replies are lost": (FLUSHES_AND_CLAIM, 503),
 }
 LONG = {
     "append, two writers of one owner": (
@@ -94,7 +94,7 @@ LONG = {
         Replay(ClaimDriver, Claim(roles=(claim.P, claim.SIBLING, claim.Q), leftovers=(1,)), ((unanswered, 0),)),
         12_253,
     ),
-    "two flushes and a claim, complete": (Replay(FlushDriver, HeadCommits(entries=2)), 5_012),
+    "two flushes and a claim, complete": (Replay(FlushDriver, HeadCommits(entries=2)), 3_211),
 }
 
 

@@ -104,6 +104,7 @@ PURE = frozenset(
     {
         "assignments.read_assignments",
         "base_rows.by_fragment",
+        "base_table.base_of",
         "base_table.counters",
         "base_table.first_version",
         "base_table.no_dataset",

@@ -154,7 +154,7 @@ def test_a_head_is_dirty_since_the_first_unmerged_append():
 
 def test_a_clean_head_has_no_dirty_field_in_its_record():
     assert "dirty" not in heads.to_record(replace(HEAD, dirty=""))
-    assert applied(heads.cleaned(HEAD)).dirty == ""
+    assert applied(heads.cleaned(HEAD, HEAD.merged)).dirty == ""
 
 
 def test_the_note_of_a_waiting_writer_disturbs_no_append_and_is_removed_by_one():
@@ -172,12 +172,12 @@ def test_the_note_of_a_waiting_writer_disturbs_no_append_and_is_removed_by_one()
 
 def test_a_concurrent_append_makes_a_cleaned_head_dirty_again():
     append = heads.appended(HEAD, [summary(10)], nonce=NONCE, at=NOW)
-    assert applied(append, applied(heads.cleaned(HEAD))).dirty == "90"
+    assert applied(append, applied(heads.cleaned(HEAD, HEAD.merged))).dirty == "90"
 
 
 def test_a_head_is_not_cleaned_after_another_append_or_manifest_commit():
     appended = applied(heads.appended(HEAD, [summary(10)], nonce=NONCE, at=NOW))
-    key, swap = Key(partition="p", sort="s"), heads.cleaned(HEAD)
+    key, swap = Key(partition="p", sort="s"), heads.cleaned(HEAD, HEAD.merged)
     for newer in (appended, replace(HEAD, manifest_version=Version(7))):
         assert apply_swap(key, heads.to_record(newer), expect=swap.expect, change=swap.change) is None
 

@@ -25,7 +25,7 @@ from lancelsm.record.rowsum import row_setsum
 from lancelsm.record.schema import TableSchema
 from lancelsm.region import manifest as manifests
 from lancelsm.region.catalog import Region
-from lancelsm.region.compare_and_swap import commit, newest
+from lancelsm.region.compare_and_swap import CommittedManifest, commit, newest, read_committed
 from lancelsm.region.head import LogTotals
 from lancelsm.region.manifest import (
     FlushedGeneration,
@@ -100,6 +100,7 @@ def flush(
     rows_max: int,
     bytes_max: int,
     has_time: HasTime = lambda _done, _total: True,
+    seen: CommittedManifest | None = None,
 ) -> list[FlushedGeneration]:
     """Write the region's tail as its next generations.
 
@@ -110,6 +111,7 @@ def flush(
             its generation. Fences alone are not flushed.
         has_time: called after each generation with the bytes of the log that are in generations, and the bytes of the
             tail. If it returns False, the rest of the tail is only read, as a proof.
+        seen: the head and its manifest, as the caller read them; they are read now by default.
 
     Returns:
         The generations, once the head names a manifest that lists them. Empty if there was nothing to flush, or another
@@ -125,7 +127,8 @@ def flush(
     If a generation can't be written, those before it are still committed. After a crash at any line either the entries
     or the generation hold all rows. A directory that no manifest names is an orphan.
     """
-    head, manifest = newest(region, region.head())
+    began = seen or read_committed(region, region.head())
+    head, manifest = began.head, began.manifest
     size, done = head.wal_bytes - manifest.wal_bytes, 0
     tail = _Tail(stream_tail(region, head, manifest, size=size))
     entries = iter(tail)
@@ -148,7 +151,7 @@ def flush(
         failure = error
     if failure is not None and not (written and _is_proven(tail, entries)):
         raise failure
-    made = _committed(region, written)
+    made = _committed(region, written, began)
     if failure is not None:
         raise failure
     return made
@@ -164,21 +167,24 @@ def _is_proven(tail: _Tail, entries: Iterator[Entry]) -> bool:
     return tail.proven  # guard: generations of an unproven log are not committed
 
 
-def _committed(region: Region, written: Iterable[_Written]) -> list[FlushedGeneration]:
+def _committed(region: Region, written: Iterable[_Written], began: CommittedManifest) -> list[FlushedGeneration]:
     """Commit generations in order; return those of them that no other flush has superseded."""
     made: list[FlushedGeneration] = []
+    seen = began
     for one in written:
         after = Position(one.range.first - 1)
         step = partial(
             manifests.flushed, after=after, built=one.built, at_end=one.totals, index_number=one.index_number
         )
         try:
-            if isinstance(commit(region, step), Superseded):
-                break
+            done = commit(region, step, seen=seen)
         except IndexesChanged:
             if made:
                 break
             raise
+        if isinstance(done, Superseded):
+            break
+        seen = done
         made.append(one.built)
     return made
 

@@ -36,12 +36,14 @@ class FoldedRows:
         keys: the key columns of the newest rows, in the order of `batches`.
         setsum: the sum of the rows that `batches` has yielded.
         bytes: the size of these rows in memory.
+        bytes_given: the size of all rows in memory.
     """
 
     def __init__(
         self, tables: Sequence[pa.Table], schema: TableSchema, *, replayed: Setsum, where: dict[str, Any]
     ) -> None:
         self._tables = deque(tables)
+        self.bytes_given = sum(table.nbytes for table in tables)
         self._replayed = replayed
         self._where = where
         keys = pa.concat_tables([table.select(schema.primary_key) for table in self._tables]).combine_chunks()

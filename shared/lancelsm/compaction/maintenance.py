@@ -36,12 +36,13 @@ from lancelsm.dataset.generation import check_generation, write_generation
 from lancelsm.dataset.indexes import wanted_list
 from lancelsm.errors import Contended, Corrupt, Invalid, error_context
 from lancelsm.objects.filesum import sum_files
+from lancelsm.objects.local_copies import LocalCopies
 from lancelsm.objects.location import local_path
 from lancelsm.read.problems import warn_of_problems
 from lancelsm.record.key_bounds import key_bounds
 from lancelsm.region import head as heads
 from lancelsm.region.catalog import Region, regions, select_regions, with_heads
-from lancelsm.region.compare_and_swap import newest
+from lancelsm.region.compare_and_swap import CommittedManifest, newest, read_committed
 from lancelsm.region.drift import Drifted, drift, resume, stop_writers
 from lancelsm.region.handle import TableHandle
 from lancelsm.region.head import Head
@@ -49,6 +50,7 @@ from lancelsm.region.lease import lease
 from lancelsm.region.manifest import FlushedGeneration, GenerationKeys, IndexesChanged, Manifest
 from lancelsm.wal.replay import AHEAD_BYTES
 
+_STAGED_BYTES = 128 << 20  # of rows; from more of them, a generation is written to an object store directly
 BASE = "base"  # the name of the lease that a process holds while it merges, optimizes, collects or drops the base
 Engine = Literal["auto", "inprocess", "spark"]
 
@@ -147,7 +149,9 @@ def flush_region(
     head = held or region.find_head()
     if head is None:
         return made
-    head, manifest = newest(region, head)
+    found = read_committed(region, head)
+    seen: CommittedManifest | None = found
+    head, manifest = found.head, found.manifest
     end, reached = head.next_position - 1, manifest.replay_after
     write, room = write or _writing(handle, handle.read_base()), room or Room(handle.settings.flush_memory_bytes)
     bytes_max = min(handle.settings.flush_bytes, handle.settings.flush_memory_bytes)
@@ -159,11 +163,12 @@ def flush_region(
             if pace is not None:
                 run = partial(run, has_time=pace.has_time)
             try:
-                built = run(write=write)
+                built = run(write=write, seen=seen)
             except IndexesChanged as outdated:
                 raise_number(handle, outdated.required)
                 write = _writing(handle, handle.read_base())
                 built = run(write=write)
+        seen = None
         made += [_flushed(region, one) for one in built]
         # If nothing was flushed, another flush took these entries and moved the replay point, or only fences are left.
         now = made[-1].through if built else newest(region, region.head())[1].replay_after
@@ -197,12 +202,12 @@ def merge_table(handle: TableHandle, *, engine: Engine = "auto") -> Merged:
     """
     context = handle.context
 
-    read: list[tuple[Region, Head]] = []  # the newest heads that were read
+    read: list[tuple[Region, CommittedManifest]] = []  # the newest heads that were read
     looked: list[BaseTable] = []
 
     def read_regions() -> list[RegionPending]:
-        read[:] = with_heads(context, regions(context))
-        return [_pending(region, manifest) for region, manifest in _manifests(handle, read)]
+        read[:] = _committed(handle, with_heads(context, regions(context)))
+        return [_pending(region, found.manifest) for region, found in read]
 
     def check(base: BaseTable) -> None:
         wrong = drift(base, handle.config)
@@ -211,7 +216,8 @@ def merge_table(handle: TableHandle, *, engine: Engine = "auto") -> Merged:
             raise wrong
         if not looked:
             looked.append(base)
-            warn_of_problems(handle, base=base, heads=read, merging=True, stacklevel=3)
+            heads_read = [(region, found.head) for region, found in read]
+            warn_of_problems(handle, base=base, heads=heads_read, merging=True, stacklevel=3)
 
     with error_context(table=context.uri), lease(context, BASE), _full_disk(context.uri):
         merged = merge_generations(
@@ -225,8 +231,8 @@ def merge_table(handle: TableHandle, *, engine: Engine = "auto") -> Merged:
             ids=context.ids,
             storage_options=handle.storage_options,
         )
-    for region in regions(context):
-        _report(region, merged.regions.get(region.id, Generation(0)))
+    for region, found in read:
+        _report(region, found, merged.regions.get(region.id, Generation(0)))
     return merged
 
 
@@ -299,14 +305,22 @@ def _writing(handle: TableHandle, base: BaseTable) -> Write:
             rows=rows.batches(),
             schema=schema,
             data_storage_version=base.data_storage_version,
+            staged=local_path(uri) is None and rows.bytes_given <= _STAGED_BYTES,
             storage_options=options,
         )
         # Sum the files before reading the rows: a change in between must not count as written.
-        summed = sum_files(handle.context.objects, key)
-        row_bytes = rows.bytes // count
-        check_generation(
-            uri=uri, schema=schema, rows=count, setsum=rows.setsum, row_bytes=row_bytes, storage_options=options
-        )
+        with LocalCopies(uri) as copies:
+            copy = copies.begin(key)
+            summed = sum_files(handle.context.objects, key, copy=copy)
+            check_generation(
+                uri=uri,
+                schema=schema,
+                rows=count,
+                setsum=rows.setsum,
+                row_bytes=rows.bytes // count,
+                copy=copy.location,
+                storage_options=options,
+            )
         return Stored(
             file_setsum=summed.setsum,
             bloom_setsum=made.bloom,
@@ -335,10 +349,10 @@ def _full_disk(uri: str) -> Iterator[None]:
         raise
 
 
-def _manifests(handle: TableHandle, found: Sequence[tuple[Region, Head]]) -> list[tuple[Region, Manifest]]:
+def _committed(handle: TableHandle, found: Sequence[tuple[Region, Head]]) -> list[tuple[Region, CommittedManifest]]:
     """Return the regions with the manifests that their heads name now."""
-    named = handle.context.each(lambda pair: newest(*pair)[1], found)
-    return [(region, manifest) for (region, _), manifest in zip(found, named, strict=True)]
+    named = handle.context.each(lambda pair: read_committed(*pair), found)
+    return [(region, one) for (region, _), one in zip(found, named, strict=True)]
 
 
 def _pending(region: Region, manifest: Manifest) -> RegionPending:
@@ -357,7 +371,8 @@ def pending_merge(handle: TableHandle) -> PendingMerge:
     Raises:
         Corrupt, Unavailable: heads, manifests or the base could not be read.
     """
-    manifests = _manifests(handle, with_heads(handle.context, regions(handle.context)))
+    read = _committed(handle, with_heads(handle.context, regions(handle.context)))
+    manifests = [(region, found.manifest) for region, found in read]
     base = handle.read_base()
     counters = {region.id: base.counters.get(region.id, Generation(0)) for region, _ in manifests}
     delta = [
@@ -403,16 +418,17 @@ def _runner(handle: TableHandle, engine: Engine) -> TaskRunner:
     return Spark.local()
 
 
-def _report(region: Region, through: Generation) -> None:
-    """Record in the head what is merged, for backpressure and schedules. Advisory, so a lost swap is not repeated."""
-    head = region.find_head()
-    if head is None:
-        return
+def _report(region: Region, seen: CommittedManifest, through: Generation) -> None:
+    """Record in the head what is merged, for backpressure and schedules. Advisory, so a lost swap is not repeated.
+
+    Args:
+        seen: as it was when the merge began. If the region has changed since, a swap that depends on it is refused.
+    """
+    head, manifest = seen.head, seen.manifest
     head = resume(region, head)  # a merge found the base in order
+    has_all = head.current_generation - 1 == manifest.newest == through and manifest.wal_rows == head.wal_rows
+    if head.dirty and has_all and isinstance(region.swap(heads.cleaned(head, through)), Head):
+        return
     step = heads.merged(head, through)
     if step is not None:
         region.swap(step)
-    if head.dirty and head.current_generation - 1 == through:
-        head, manifest = newest(region, head)
-        if manifest.newest == through and manifest.wal_rows == head.wal_rows:
-            region.swap(heads.cleaned(head))

@@ -30,12 +30,13 @@ from lancelsm.compaction.runner import TaskRunner
 from lancelsm.compaction.tasks import Delta, Hidden, MergeBase, Source
 from lancelsm.dataset import base_rows
 from lancelsm.dataset.base_rows import Base, CommittedVersion, NewFragment, Preempted
-from lancelsm.dataset.base_table import MERGED, BaseTable, StorageOptions, open_base
+from lancelsm.dataset.base_table import MERGED, BaseTable, StorageOptions, base_of, open_base
 from lancelsm.dataset.foreign_rows import ROWS, counted_rows
 from lancelsm.dataset.merged_generations import repair_markers
 from lancelsm.dataset.statement import StatedFile, Stating
 from lancelsm.errors import Ambiguous, Contended, Corrupt, Invalid, Unavailable
 from lancelsm.objects import ObjectStore
+from lancelsm.objects.local_copies import LocalCopies
 
 ATTEMPTS = 8
 _FIRST_WAIT_S = 0.05
@@ -75,6 +76,7 @@ class _Merger:
     runner: TaskRunner
     ids: Ids
     storage_options: StorageOptions
+    copies: LocalCopies
 
     def open_base(self) -> BaseTable:
         """Open the newest base; raises `Corrupt` if it belongs to another table, and the errors of `check`."""
@@ -127,17 +129,29 @@ def merge_generations(
     A crash before the commit leaves files that nothing refers to. A crash after it leaves only the markers behind, and
     the next merge repairs them. The call is idempotent.
     """
-    merger = _Merger(
-        uri=uri, table=table, check=check, objects=objects, runner=runner, ids=ids, storage_options=storage_options
-    )
+    with LocalCopies(uri) as copies:
+        merger = _Merger(
+            uri=uri,
+            table=table,
+            check=check,
+            objects=objects,
+            runner=runner,
+            ids=ids,
+            storage_options=storage_options,
+            copies=copies,
+        )
+        return _merge(merger, read_regions, clock)
+
+
+def _merge(merger: _Merger, read_regions: Callable[[], Iterable[RegionPending]], clock: Clock) -> Merged:
     stale: StaleHeads | None = None
     for attempt in range(ATTEMPTS):
         if attempt:
-            clock.sleep(_FIRST_WAIT_S * 2**attempt * ids.uniform())
+            clock.sleep(_FIRST_WAIT_S * 2**attempt * merger.ids.uniform())
         pending = list(read_regions())  # guard: heads are read before the base
-        base = repair_markers(base=merger.open_base(), objects=objects)
-        check(base)  # guard: repaired base has the columns of the table
-        plan = plan_merge(pending, base.counters, table=uri)
+        base = repair_markers(base=merger.open_base(), objects=merger.objects)
+        merger.check(base)  # guard: repaired base has the columns of the table
+        plan = plan_merge(pending, base.counters, table=merger.uri)
         if plan is None:
             return Merged(
                 regions=base.counters,
@@ -148,22 +162,30 @@ def merge_generations(
                 base_version=base.version,
             )
         stale = plan if isinstance(plan, StaleHeads) else None
-        if isinstance(plan, MergePlan) and (merged := _attempt(merger, plan, base)) is not None:
+        if isinstance(plan, MergePlan) and (done := _attempt(merger, plan, base)) is not None:
             # The merge is committed. If a marker stays behind, the next merge repairs it.
             with suppress(Contended, Unavailable, Invalid):
-                repair_markers(base=merger.open_base(), objects=objects)
-            return merged
+                repair_markers(base=done.base or merger.open_base(), objects=merger.objects)
+            return done.merged
     if stale is not None:
         raise Corrupt(
             "the base has merged more generations than the region's head has",
             remedy="Run `lancelsm registry rebuild` with all writers stopped",
-            table=uri,
+            table=merger.uri,
             region=stale.region,
         )
-    raise Contended("other processes kept changing the base", remedy="Merge again", table=uri)
+    raise Contended("other processes kept changing the base", remedy="Merge again", table=merger.uri)
 
 
-def _attempt(merger: _Merger, plan: MergePlan, planned: BaseTable) -> Merged | None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Done:
+    """A merge that is committed, and a version of the base that has it; None if it must be opened."""
+
+    merged: Merged
+    base: BaseTable | None
+
+
+def _attempt(merger: _Merger, plan: MergePlan, planned: BaseTable) -> _Done | None:
     """Commit the plan; None if the merge must be planned again.
 
     That is also the case if reading failed after another merge: a collection may have deleted the generations.
@@ -177,20 +199,24 @@ def _attempt(merger: _Merger, plan: MergePlan, planned: BaseTable) -> Merged | N
         return None
 
 
-def _carry_out(merger: _Merger, plan: MergePlan, planned: BaseTable) -> Merged | None:
+def _carry_out(merger: _Merger, plan: MergePlan, planned: BaseTable) -> _Done | None:
     """Commit the plan; None if the merge must be planned again."""
     delta = _fold(merger, plan, planned)
     new = _write(merger, delta)
     base = planned
     for _ in range(ATTEMPTS):
-        delta = Delta(merge_base=MergeBase(base=Base.of(base), schema=base.schema), parts=delta.parts)
+        delta = Delta(
+            merge_base=MergeBase(base=Base.of(base), schema=base.schema, copies=merger.copies), parts=delta.parts
+        )
         hidden = _hide(merger, delta, base)  # guard: replaced rows are looked up after each conflict
         outcome = _commit(merger, plan, base, hidden, new, live=delta.live)
         if isinstance(outcome, CommittedVersion):
-            return _merged(plan, planned, delta, hidden, outcome.version)
+            opened = outcome.dataset
+            committed = opened and base_of(opened, uri=merger.uri, storage_options=merger.storage_options)
+            return _Done(merged=_merged(plan, planned, delta, hidden, outcome.version), base=committed)
         newest = _newest_base(merger, outcome)
         if outcome is None and plan.reached(newest.counters):
-            return _merged(plan, planned, delta, hidden, newest.version)
+            return _Done(merged=_merged(plan, planned, delta, hidden, newest.version), base=newest)
         if not _rows_are_valid(merger, planned, newest):
             return None
         base = newest
@@ -246,7 +272,7 @@ def _newest_base(merger: _Merger, outcome: Preempted | None) -> BaseTable:
 
 
 def _fold(merger: _Merger, plan: MergePlan, base: BaseTable) -> Delta:
-    merge_base = MergeBase(base=Base.of(base), schema=base.schema)
+    merge_base = MergeBase(base=Base.of(base), schema=base.schema, copies=merger.copies)
     sources = [_newest_first(region, merger.uri) for region in plan.regions]
     folded = merger.runner.map(partial(tasks.fold_delta, merge_base), sources)
     return Delta(merge_base=merge_base, parts=tuple(part for parts in folded for part in parts))

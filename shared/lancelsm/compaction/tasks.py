@@ -8,7 +8,7 @@ regions at once.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
@@ -31,6 +31,8 @@ from lancelsm.dataset.read_back import DeletionFiles, check_deletions, check_row
 from lancelsm.dataset.scrub_reads import own_row_setsum
 from lancelsm.errors import Corrupt, error_context
 from lancelsm.objects.filesum import check_files
+from lancelsm.objects.local_copies import LocalCopies
+from lancelsm.objects.location import local_path
 from lancelsm.objects.open import open_store
 from lancelsm.record.batches import gathered
 from lancelsm.record.digest import RowDigest
@@ -63,10 +65,11 @@ class Source:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MergeBase:
-    """The version of the base that a merge reads, and its schema."""
+    """The version of the base that a merge reads, its schema, and local copies of generations, if there are any."""
 
     base: Base
     schema: TableSchema
+    copies: LocalCopies | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,6 +139,8 @@ def fold_delta(merge_base: MergeBase, sources: tuple[Source, ...]) -> tuple[Part
     Raises:
         Corrupt: a key is null, or repeated within one generation; or a generation is missing, unreadable or changed.
     """
+    if merge_base.copies is not None and local_path(merge_base.base.uri) is None:
+        _check_files(merge_base, sources, merge_base.copies)
     try:
         return _folded(merge_base, sources)
     except Exception:
@@ -173,15 +178,16 @@ def _folded(merge_base: MergeBase, sources: tuple[Source, ...]) -> tuple[Part, .
 def write_live_rows(merge_base: MergeBase, parts: tuple[Part, ...]) -> tuple[NewFragment, ...]:
     """Write the winning rows, without tombstones, as new fragments, and read them back against the generations.
 
-    Every generation is checked at the same time, by the sum of its files. If the manifest has no such sum, all rows are
-    summed, with tombstones.
+    Every generation is checked at the same time, by the sum of its files, unless it was copied and checked before. If
+    the manifest has no such sum, all rows are summed, with tombstones.
 
     Raises:
         Corrupt: a generation changed since it was flushed, or has a null that the base does not allow; or other rows
             were read back than were written.
     """
     with TaskPool(1) as pool:
-        check = pool.submit(lambda: _check_files(merge_base, [part.source for part in parts]))
+        unchecked = [part.source for part in parts if _copy(merge_base, part.source) is None]
+        check = pool.submit(lambda: _check_files(merge_base, unchecked))
         try:
             return _written(merge_base, parts)
         finally:
@@ -199,9 +205,13 @@ def _written(merge_base: MergeBase, parts: tuple[Part, ...]) -> tuple[NewFragmen
     written = base_rows.write_rows(merge_base.base, columns, digest.passing(batches))
     if (rows := sum(fragment.rows for fragment in written)) != wanted:
         raise Corrupt(f"{rows} rows were written to the base, but the delta has {wanted}", table=merge_base.base.uri)
-    written = sum_new(merge_base.base, written)
-    again = (batch for part in parts for batch in _live_rows(merge_base, part, checked=True))
-    check_rows(merge_base.base, columns, written, again, digest=digest)  # guard: merge reads its rows back
+    with LocalCopies(merge_base.base.uri) as copies:
+        copy = copies.begin("new files")
+        written = sum_new(merge_base.base, written, copy=copy)
+        again = (batch for part in parts for batch in _live_rows(merge_base, part, checked=True))
+        check_rows(  # guard: merge reads its rows back
+            merge_base.base, columns, written, again, digest=digest, copy=copy.location
+        )
     return written
 
 
@@ -296,12 +306,24 @@ def _winning_keys(delta: Delta) -> tuple[pa.ChunkedArray, Flags]:
 
 
 def _keys_and_tombstones(merge_base: MergeBase, source: Source) -> tuple[pa.ChunkedArray, Flags]:
-    batches = read_generation(
-        uri=source.uri, schema=merge_base.schema, columns=(), storage_options=dict(merge_base.base.storage_options)
-    )
+    batches = _read(merge_base, source, columns=())
     table = pa.Table.from_batches(batches, schema=_key_schema(merge_base.schema))
     keys = pa.chunked_array([key_column(table, merge_base.schema.primary_key)])
     return keys, table[TOMBSTONE].to_numpy().astype(np.bool_)
+
+
+def _read(merge_base: MergeBase, source: Source, *, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
+    return read_generation(
+        uri=source.uri,
+        schema=merge_base.schema,
+        columns=columns,
+        copy=_copy(merge_base, source),
+        storage_options=dict(merge_base.base.storage_options),
+    )
+
+
+def _copy(merge_base: MergeBase, source: Source) -> str | None:
+    return None if merge_base.copies is None else merge_base.copies.find(source.key)
 
 
 def _key_schema(schema: TableSchema) -> pa.Schema:
@@ -318,9 +340,7 @@ def _live_rows(merge_base: MergeBase, part: Part, *, checked: bool = False) -> I
     wins, start = _wins(part), 0
     columns, sums = merge_base.schema.columns, part.source.sums
     with _Summing(sums.rows if sums and sums.files is None and not checked else None) as summing:
-        for batch in read_generation(
-            uri=part.source.uri, schema=merge_base.schema, storage_options=dict(merge_base.base.storage_options)
-        ):
+        for batch in _read(merge_base, part.source):
             own = wins[start : start + batch.num_rows]
             start += batch.num_rows
             if len(own) != batch.num_rows:
@@ -381,13 +401,18 @@ def _check_rows(merge_base: MergeBase, source: Source) -> None:
         )
 
 
-def _check_files(merge_base: MergeBase, sources: Iterable[Source]) -> None:
-    """Compare the files of generations with the sums that their flushes recorded, if there are any."""
+def _check_files(merge_base: MergeBase, sources: Iterable[Source], copies: LocalCopies | None = None) -> None:
+    """Compare the files of generations with the sums that their flushes recorded, if there are any.
+
+    Args:
+        copies: gets the files that were compared, to read their rows.
+    """
     objects = open_store(merge_base.base.uri, dict(merge_base.base.storage_options))
     for source in sources:
         if source.sums is not None and source.sums.files is not None:  # guard: merge checks the sum of files
             with error_context(region=source.region):
-                check_files(objects, source.key, source.sums.files)
+                copy = None if copies is None else copies.begin(source.key)
+                check_files(objects, source.key, source.sums.files, copy=copy)
 
 
 def _not_null(rows: pa.RecordBatch, columns: pa.Schema, source: Source) -> pa.RecordBatch:

@@ -49,15 +49,26 @@ class Base:
     version: int
     table: str = ""  # table id; empty before the table is adopted
     storage_options: tuple[tuple[str, str], ...] = dataclasses.field(default=(), repr=False)
+    opened: lance.LanceDataset | None = dataclasses.field(default=None, repr=False, compare=False)
 
     @classmethod
     def of(cls, base: BaseTable) -> Base:
         options = tuple(sorted((base.storage_options or {}).items()))
         table = base.metadata.get(TABLE, "")
-        return cls(uri=base.uri, version=base.version, table=table, storage_options=options)
+        return cls(uri=base.uri, version=base.version, table=table, storage_options=options, opened=base.dataset)
+
+    def __reduce__(self) -> tuple[Callable[..., Base], tuple[object, ...]]:
+        return _unopened, (self.uri, self.version, self.table, self.storage_options)
 
     def open(self) -> lance.LanceDataset:
-        """Open the version with Lance.
+        """Return the open version; in a process that has not opened it, open it with Lance.
+
+        Raises: the same errors as `reopen`.
+        """
+        return self.reopen() if self.opened is None else self.opened
+
+    def reopen(self) -> lance.LanceDataset:
+        """Open the version with Lance; always reads the store.
 
         Raises: the same errors as `open_base`, and `Corrupt` if it belongs to another table.
         """
@@ -66,6 +77,10 @@ class Base:
         if found != self.table:
             raise Corrupt(f"the base belongs to table {found}, not {self.table}", table=self.uri, version=self.version)
         return dataset
+
+
+def _unopened(uri: str, version: int, table: str, storage_options: tuple[tuple[str, str], ...]) -> Base:
+    return Base(uri=uri, version=version, table=table, storage_options=storage_options)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,9 +94,10 @@ class NewFragment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommittedVersion:
-    """The commit was applied; this is its version."""
+    """The commit was applied; this is its version, and the version as Lance holds it open."""
 
     version: int
+    dataset: lance.LanceDataset | None = dataclasses.field(default=None, repr=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -226,7 +242,7 @@ def commit(
         Unavailable: no answer. The commit may have been applied, or may be applied later. At most one commit on this
             version succeeds.
     """
-    dataset = base.open()
+    dataset = base.reopen()  # Lance's commit does not compare the id of the table
     present = [fragment.metadata for fragment in dataset.get_fragments()]
     if unknown := changed.keys() - {fragment.id for fragment in present}:
         raise Corrupt(f"fragments {sorted(unknown)} are not in version {base.version} of the base", table=base.uri)
@@ -246,7 +262,7 @@ def commit(
             )
     except Contended as conflict:
         return Preempted(reason=conflict.message)
-    return CommittedVersion(version=committed.version)
+    return CommittedVersion(version=committed.version, dataset=committed)
 
 
 @contextmanager
@@ -257,7 +273,7 @@ def _read_errors(doing: str, base: Base) -> Iterator[None]:
 
 def _naming_damage(base: Base, *, without_input: bool = False) -> AbstractContextManager[None]:
     options = dict(base.storage_options)
-    return naming_damage(uri=base.uri, opened=base.open, options=options, without_input=without_input)
+    return naming_damage(uri=base.uri, opened=base.reopen, options=options, without_input=without_input)
 
 
 def _fragment(dataset: lance.LanceDataset, number: int) -> lance.LanceFragment:

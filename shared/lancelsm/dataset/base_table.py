@@ -281,6 +281,11 @@ def open_base(*, uri: str, version: int | None = None, storage_options: StorageO
         Unavailable: the store did not answer.
     """
     dataset = open_dataset(uri=uri, version=version, storage_options=storage_options)
+    return base_of(dataset, uri=uri, storage_options=storage_options)
+
+
+def base_of(dataset: lance.LanceDataset, *, uri: str, storage_options: StorageOptions) -> BaseTable:
+    """Return an open version of a base as a value; reads nothing. Raises: the same errors as `open_base`."""
     with read_errors("the base can't be opened", table=uri, object=f"{uri}/_versions"):
         metadata = {key.decode(): value.decode() for key, value in (dataset.schema.metadata or {}).items()}
         base = BaseTable(

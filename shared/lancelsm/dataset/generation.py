@@ -43,6 +43,7 @@ from lancelsm.record.rowsum import row_setsum
 from lancelsm.record.schema import TOMBSTONE, TableSchema
 
 _BLOOM = "bloom_filter.bin"
+_LOCAL_HINT = "latest_version_hint.json"  # Lance writes it into local directories only
 _ROW = "_rowid"  # in a dataset of one fragment: the offset of the row, counting masked rows
 _ROWS_BY_NUMBER = 1000
 _NOTHING_KEPT = BoundedCache(0)
@@ -70,6 +71,7 @@ def write_generation(
     rows: Iterable[pa.RecordBatch],
     schema: TableSchema,
     data_storage_version: str,
+    staged: bool = False,
     storage_options: StorageOptions = None,
 ) -> WrittenSums:
     """Write a generation into a directory that does not exist yet.
@@ -81,6 +83,8 @@ def write_generation(
             unchanged.
         data_storage_version: of the base. For a base before 2.1 the generation uses 2.1, since older formats can't
             store the null structs of a tombstone.
+        staged: write the dataset into a temporary directory, and copy its files to an object store. Lance sends more
+            requests if it writes there itself.
 
     Raises:
         Invalid: there are no rows, or they can't be stored.
@@ -93,8 +97,12 @@ def write_generation(
     keys = keys.select(list(schema.primary_key))
     carried = Carried(rows)
     with native_errors("the generation can't be written", object=uri, reading=carried):
-        _write_dataset(uri, carried, keys.num_rows, schema, _format(data_storage_version), storage_options)
         files = _files(uri, storage_options)
+        with _temporary_directory() as local:
+            at, options = (str(local), None) if staged else (uri, storage_options)
+            _write_dataset(at, carried, keys.num_rows, schema, _format(data_storage_version), options)
+            for path in (one for one in local.rglob("*") if one.is_file() and one.name != _LOCAL_HINT):
+                files.upload_file(path, str(path.relative_to(local)))
         bloom, key_filter = build_bloom(keys), build_key_filter(keys.cast(schema.key), name=uri.rpartition("/")[2])
         with _temporary_directory() as local:
             key_index = write_pk_index(files=files, keys=keys, local=local)
@@ -117,19 +125,21 @@ def check_generation(
     rows: int,
     setsum: Setsum,
     row_bytes: int = 0,
+    copy: str | None = None,
     storage_options: StorageOptions = None,
 ) -> None:
     """Read a generation back and compare it with the rows that should have been written.
 
     Args:
-        row_bytes: see `read_generation`.
+        row_bytes, copy: see `read_generation`.
 
     Raises:
         Corrupt: the rows differ. No manifest may name this generation.
         Unavailable: the store did not answer.
     """
     found, total = 0, Setsum.ZERO
-    for batch in read_generation(uri=uri, schema=schema, row_bytes=row_bytes, storage_options=storage_options):
+    batches = read_generation(uri=uri, schema=schema, row_bytes=row_bytes, copy=copy, storage_options=storage_options)
+    for batch in batches:
         found += batch.num_rows
         total += row_setsum(batch)
     if found != rows:  # guard: flush checks the number of rows
@@ -145,6 +155,7 @@ def read_generation(
     columns: Sequence[str] | None = None,
     where: Condition | None = None,
     row_bytes: int = 0,
+    copy: str | None = None,
     storage_options: StorageOptions = None,
     trace: Trace = NO_TRACE,
 ) -> Iterator[pa.RecordBatch]:
@@ -156,6 +167,7 @@ def read_generation(
         where: SQL over the table's columns, used to read less. The result may include rows that don't match, and always
             includes tombstones.
         row_bytes: the mean size of a row in memory, if it is known. It bounds the size of a batch.
+        copy: a local directory with the same files, to read instead of those at `uri`.
 
     Raises:
         Corrupt: the generation is missing or unreadable, or stores a column with another type.
@@ -165,7 +177,7 @@ def read_generation(
     wanted = _projection(schema, columns)
     _check_links(uri)
     with read_errors("the generation can't be read", condition=where.text if where else None, object=uri):
-        dataset = _open(uri, storage_options, trace)
+        dataset = _open(uri, storage_options, trace, copy)
         stored = stored_fields(dataset, schema.columns)
         names = _names(dataset, stored, wanted)
         scanner = dataset.scanner(
@@ -264,13 +276,15 @@ def possible_keys(
         return keys.filter(pa.array(likely))
 
 
-def _open(uri: str, storage_options: StorageOptions, trace: Trace = NO_TRACE) -> lance.LanceDataset:
+def _open(
+    uri: str, storage_options: StorageOptions, trace: Trace = NO_TRACE, copy: str | None = None
+) -> lance.LanceDataset:
     """Open the dataset by version; opening the newest version would list the directory."""
-    options = dict(storage_options or {})
-    found = lance.dataset(uri, version=1, storage_options=options)
+    at, options = (uri, dict(storage_options or {})) if copy is None else (copy, {})
+    found = lance.dataset(at, version=1, storage_options=options)
     trace.opened("generation.open", found)
     if found.schema.names == [TOMBSTONE]:  # only `_write_dataset` creates a first version that has no other column
-        found = lance.dataset(uri, version=2, storage_options=options)
+        found = lance.dataset(at, version=2, storage_options=options)
         trace.opened("generation.open", found)
     for outside in found.base_paths().values():
         raise Corrupt(f"the generation reads files outside of the table: {outside.path}", object=uri)

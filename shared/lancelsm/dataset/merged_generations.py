@@ -11,15 +11,15 @@ import struct
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from copy import copy
 from dataclasses import dataclass
 
-import lance
 import pyarrow as pa
 from google.protobuf.message import DecodeError
 from lance.mem_wal import CompactedSsTable
 
 from lancelsm.common.layout import Generation, RegionId
-from lancelsm.dataset.base_table import MEM_WAL_INDEX, BaseTable, open_base, open_dataset
+from lancelsm.dataset.base_table import MEM_WAL_INDEX, BaseTable, base_of, open_base
 from lancelsm.dataset.native import native_errors
 from lancelsm.errors import Contended, Corrupt
 from lancelsm.generated.lance import table_pb2
@@ -127,11 +127,9 @@ def repair_markers(*, base: BaseTable, objects: ObjectStore) -> BaseTable:
             remedy = "Restore the base to a version that has it"
             raise Corrupt(f"the base has lost its index {MEM_WAL_INDEX}", remedy=remedy, table=base.uri)
         try:
-            _mark(base, lagging)
+            return _mark(base, lagging)
         except Contended:
             base = open_base(uri=base.uri, storage_options=base.storage_options)
-            continue
-        return open_base(uri=base.uri, storage_options=base.storage_options)
     raise Contended("other processes kept committing to the base", table=base.uri)
 
 
@@ -139,18 +137,17 @@ def _marker(markers: Markers | None, region: RegionId) -> int:
     return 0 if markers is None else markers.merged.get(region, Generation(0))
 
 
-def _mark(base: BaseTable, regions: Mapping[RegionId, Generation]) -> None:
+def _mark(base: BaseTable, regions: Mapping[RegionId, Generation]) -> BaseTable:
     no_keys = pa.schema([column.remove_metadata() for column in base.schema.key]).empty_table()
     marks = [CompactedSsTable(region, upto) for region, upto in sorted(regions.items())]
     with native_errors("the markers can't be raised", table=base.uri):
-        dataset: lance.LanceDataset = open_dataset(
-            uri=base.uri, version=base.version, storage_options=base.storage_options
-        )
+        dataset = copy(base.dataset)  # the call advances it to the version that it commits
         operation = dataset.merge_insert(list(base.schema.primary_key))
         # merge_insert requires an action; without keys it changes nothing. This one needs no other columns, of which
         # Lance takes time in the square.
         operation.when_matched_delete()
         operation.mark_sstables_as_compacted(marks).execute(no_keys)
+    return base_of(dataset, uri=base.uri, storage_options=base.storage_options)
 
 
 def _decoded(key: str, body: bytes) -> StoredDetails | None:

@@ -23,6 +23,7 @@ from lancelsm.dataset.native import read_errors
 from lancelsm.dataset.scan_options import scan_options
 from lancelsm.dataset.statement import NamedFile, StatedFile, sum_body, sum_file
 from lancelsm.errors import Corrupt
+from lancelsm.objects.local_copies import LocalCopy
 from lancelsm.objects.open import open_store
 from lancelsm.record.digest import RowDigest
 from lancelsm.record.rowsum import values
@@ -35,8 +36,12 @@ _OLD_IS_DAMAGED = (
 )
 
 
-def sum_new(base: Base, written: Iterable[NewFragment]) -> tuple[NewFragment, ...]:
-    """Sum the files of new fragments, before `check_rows` reads them: a change in between must not count as written."""
+def sum_new(base: Base, written: Iterable[NewFragment], *, copy: LocalCopy | None = None) -> tuple[NewFragment, ...]:
+    """Sum the files of new fragments, before `check_rows` reads them: a change in between must not count as written.
+
+    Args:
+        copy: gets the files, for `check_rows`.
+    """
     options = dict(base.storage_options)
     summed = []
     for new in written:
@@ -45,7 +50,7 @@ def sum_new(base: Base, written: Iterable[NewFragment]) -> tuple[NewFragment, ..
             for file in FragmentMetadata.from_json(new.metadata).files
             for key in (f"data/{file.path}",)
         ]
-        summed.append(replace(new, files=tuple(sum_file(one, options=options) for one in named)))
+        summed.append(replace(new, files=tuple(sum_file(one, options=options, copy=copy) for one in named)))
     return tuple(summed)
 
 
@@ -56,6 +61,7 @@ def check_rows(
     meant: Iterable[pa.RecordBatch],
     *,
     digest: RowDigest | None = None,
+    copy: str | None = None,
 ) -> None:
     """Compare the rows of new fragments with the rows that were meant, in order.
 
@@ -64,6 +70,7 @@ def check_rows(
         meant: read again from their source, not the batches that were written.
         digest: of the rows that were given to the writer. If the new fragments have the same digest, `meant` is not
             read, which halves the cost. Else the rows are compared one by one, to name the file and the column.
+        copy: a local directory with the new files, to read instead of those of the base.
 
     Raises:
         Corrupt: they differ. The error names the file and the column.
@@ -71,13 +78,13 @@ def check_rows(
     """
     schema = base.open().lance_schema
     if digest is not None:
-        found = (batch for new in written for batch in read_unnamed(base, schema, new.metadata))
+        found = (batch for new in written for batch in read_unnamed(base, schema, new.metadata, copy))
         if RowDigest.of(columns, found) == digest:
             return
     source = _Rows(meant)
     for new in written:
         path = data_path(new.metadata)
-        for batch in read_unnamed(base, schema, new.metadata):
+        for batch in read_unnamed(base, schema, new.metadata, copy):
             start = 0
             for wanted in source.take(batch.num_rows):
                 _compare(batch.slice(start, wanted.num_rows), wanted, columns, base, path)
@@ -88,15 +95,20 @@ def check_rows(
         raise _differs(base, "data", "rows are missing in the new files")
 
 
-def read_unnamed(base: Base, schema: LanceSchema, metadata: str) -> Iterator[pa.RecordBatch]:
-    """Read a fragment that no version names, through a dataset in memory that refers to the files of the base."""
-    path, fragment, options = data_path(metadata), json.loads(metadata), dict(base.storage_options)
+def read_unnamed(base: Base, schema: LanceSchema, metadata: str, copy: str | None = None) -> Iterator[pa.RecordBatch]:
+    """Read a fragment that no version names, through a dataset in memory that refers to the files of the base.
+
+    Args:
+        copy: see `check_rows`.
+    """
+    path, fragment = data_path(metadata), json.loads(metadata)
+    root, options = (base.uri, dict(base.storage_options)) if copy is None else (copy, {})
     for file in fragment["files"]:
         file["base_id"] = _ROOT
     operation = lance.LanceOperation.Overwrite(
         schema,
         [FragmentMetadata.from_json(json.dumps(fragment))],
-        initial_bases=[DatasetBasePath(base.uri, id=_ROOT, is_dataset_root=True)],
+        initial_bases=[DatasetBasePath(root, id=_ROOT, is_dataset_root=True)],
     )
     with read_errors("new rows of the base can't be read back", table=base.uri, object=path):
         dataset = lance.LanceDataset.commit(f"memory://{path}", operation, storage_options=options or None)

@@ -32,6 +32,7 @@ from lancelsm.dataset.scan_options import scan_options
 from lancelsm.errors import Corrupt, Unavailable
 from lancelsm.generated.lancelsm.v1 import files_pb2 as pb
 from lancelsm.objects import ObjectStore, put_once
+from lancelsm.objects.local_copies import LocalCopy
 from lancelsm.objects.open import open_store
 
 FILES = "lancelsm.files"  # schema metadata of the base: the key of the statement
@@ -269,8 +270,13 @@ def named_files(
             yield from named(segment.base_id, f"_indices/{segment.uuid}")
 
 
-def sum_file(named: NamedFile, *, options: StorageOptions, found: bool = False) -> StatedFile:
+def sum_file(
+    named: NamedFile, *, options: StorageOptions, found: bool = False, copy: LocalCopy | None = None
+) -> StatedFile:
     """Read and sum a file, or all files of an index, piece by piece.
+
+    Args:
+        copy: gets the file, if it is a data file.
 
     Raises:
         Corrupt: it is missing.
@@ -293,7 +299,7 @@ def sum_file(named: NamedFile, *, options: StorageOptions, found: bool = False) 
     total = Setsum.ZERO
     for key, size in sizes.items():
         with read_errors("a file of the base can't be read", table=named.root, object=named.path):
-            total += Setsum.of_pieces(_pieces(files, key, size))
+            total += Setsum.of_pieces(_pieces(files, key, size, copy))
     return StatedFile(path=named.path, bytes=sum(sizes.values()), sum=total, rows=named.rows, found=found)
 
 
@@ -306,10 +312,13 @@ def file_pieces(root: str, key: str, size: int, *, options: StorageOptions) -> I
         yield from _pieces(LanceFileSession(root, storage_options=dict(options or {})), key, size)
 
 
-def _pieces(files: LanceFileSession, key: str, size: int) -> Iterator[bytes]:
+def _pieces(files: LanceFileSession, key: str, size: int, copy: LocalCopy | None = None) -> Iterator[bytes]:
     yield key.encode() + b"\0"
     for start in range(0, size, _PIECE):
-        yield bytes(files.read_range(key, start, min(_PIECE, size - start)))
+        piece = bytes(files.read_range(key, start, min(_PIECE, size - start)))
+        if copy is not None:
+            copy.add(key, piece)
+        yield piece
 
 
 def sum_body(key: str, body: bytes, *, rows: int = 0, path: str | None = None) -> StatedFile:

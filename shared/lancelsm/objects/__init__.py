@@ -8,7 +8,7 @@ the first attempt.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NewType, Protocol, final
 
 ETag = NewType("ETag", str)
@@ -46,10 +46,11 @@ class Object:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listed:
-    """One object in a listing."""
+    """One object in a listing. `etag` is None if the store's listings have none."""
 
     key: str
     size: int
+    etag: ETag | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -154,7 +154,10 @@ class CloudStore:
 
     def _page(self, parent: str, last: str | None) -> Page:
         for chunk in self._store.list(parent or None, offset=last, chunk_size=_PAGE):
-            return [Listed(key=meta["path"], size=meta["size"]) for meta in chunk]
+            return [
+                Listed(key=meta["path"], size=meta["size"], etag=ETag(meta["e_tag"]) if meta.get("e_tag") else None)
+                for meta in chunk
+            ]
         return []
 
     def _put(self, key: str, body: Body, mode: str | dict[str, str]) -> Written | PreconditionFailed | WriteUnknown:

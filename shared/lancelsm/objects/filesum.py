@@ -23,6 +23,7 @@ from lancelsm.common.setsum import Setsum
 from lancelsm.errors import Corrupt
 from lancelsm.generated.lance import table_pb2
 from lancelsm.objects import Listed, ObjectStore
+from lancelsm.objects.local_copies import LocalCopy
 
 _VERSIONS, _VERSION = "_versions/", ".manifest"
 _ROWS = ("data/", "_deletions/")
@@ -43,12 +44,13 @@ class FileSums:
         return ", ".join(f"{file.key} of {file.size} bytes" for file in self.files) or "none"
 
 
-def sum_files(objects: ObjectStore, key: str) -> FileSums:
+def sum_files(objects: ObjectStore, key: str, *, copy: LocalCopy | None = None) -> FileSums:
     """Read and sum the files of a generation that hold its rows, one after the other, each into memory as a whole.
 
     Args:
         objects: the object store of the table.
         key: the directory of the generation.
+        copy: gets the files that are summed.
 
     Raises:
         Unavailable: the store did not answer.
@@ -62,6 +64,8 @@ def sum_files(objects: ObjectStore, key: str) -> FileSums:
             continue
         total += Setsum.of_item(path.encode() + b"\0", found.body)
         files.append(Listed(key=path, size=len(found.body)))
+        if copy is not None:
+            copy.add(path, found.body)
     return FileSums(setsum=total, files=tuple(files))
 
 
@@ -123,14 +127,17 @@ def _message(body: bytes, position: int) -> bytes:
     return body[position + 4 : position + 4 + length]
 
 
-def check_files(objects: ObjectStore, key: str, expected: Setsum) -> None:
+def check_files(objects: ObjectStore, key: str, expected: Setsum, *, copy: LocalCopy | None = None) -> None:
     """Compare the files of a generation with the sum that its flush recorded.
+
+    Args:
+        copy: see `sum_files`.
 
     Raises:
         Corrupt: the files differ. The error names the directory of the generation and the files in it.
         Unavailable: the store did not answer.
     """
-    found = sum_files(objects, key)
+    found = sum_files(objects, key, copy=copy)
     if found.setsum != expected:
         raise Corrupt(
             f"the files of a generation are not those that were flushed; there are {found}",

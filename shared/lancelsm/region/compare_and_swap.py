@@ -38,22 +38,30 @@ class Staged:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommittedManifest:
-    """The manifest that has the effect of the transition, and a head that names it or a later one."""
+    """A committed manifest, and a head that names it or a later one."""
 
-    manifest: Manifest
+    staged: Staged
     head: Head
 
+    @property
+    def manifest(self) -> Manifest:
+        return self.staged.manifest
 
-def commit(region: Region, transition: Transition) -> CommittedManifest | Superseded:
+
+def commit(
+    region: Region, transition: Transition, *, seen: CommittedManifest | None = None
+) -> CommittedManifest | Superseded:
     """Apply a transition to the region's manifest.
 
     Args:
         transition: a pure function; called with the newest manifest, perhaps several times. It returns the next
             manifest (its version is set here), the same value if the effect is already there, or `Superseded` if it can
             never apply any more.
+        seen: what the caller read, or committed, before. It saves the first read. If it is not the newest manifest any
+            more, the swap is refused, and then the newest one is read.
 
     Returns:
-        The manifest, once the head names a manifest with the effect; or the `Superseded` of the transition.
+        The manifest that has the effect, once a head names it; or the `Superseded` of the transition.
 
     Raises:
         Contended: other manifest commits were faster until the retry budget was spent. Nothing was committed.
@@ -66,15 +74,17 @@ def commit(region: Region, transition: Transition) -> CommittedManifest | Supers
     committed manifest was not published, the next committer publishes it before it commits.
     """
     budget = region.context.budget()
+    known = seen if seen is not None and seen.head.manifest_key == seen.staged.key else None
     for _ in budget.attempts():
-        head, current = _load_named(region, region.head(), budget=budget)
+        found, known = known or _load_named(region, region.head(), budget=budget), None
+        head, current = found.head, found.staged
         proposed = transition(current.manifest)
         if isinstance(proposed, Superseded):
             return proposed
         # Publish a manifest before its successor: readers stop at a hole.
         _ensure_published(region, current, budget=budget)  # guard: manifest is published before its successor
         if proposed == current.manifest:
-            return CommittedManifest(manifest=proposed, head=head)
+            return found
         version = Version(current.manifest.version + 1)
         if _is_taken(region, head, version):  # guard: foreign manifest stops a commit
             continue
@@ -84,7 +94,7 @@ def commit(region: Region, transition: Transition) -> CommittedManifest | Supers
             # If this fails, the next committer publishes it.
             with suppress(Unavailable):  # guard: manifest is published after its commit
                 publish(region, staged, budget=budget)
-            return CommittedManifest(manifest=staged.manifest, head=swapped)
+            return CommittedManifest(staged=staged, head=swapped)
     raise Contended(
         "other manifest commits were faster until the retry budget was spent",
         remedy="Nothing was committed: retry",
@@ -110,8 +120,13 @@ def load(region: Region, key: str) -> Staged | None:
 
 def newest(region: Region, head: Head) -> tuple[Head, Manifest]:
     """Read the manifest that the head names. If it was swept meanwhile, read a new head and its manifest."""
-    head, staged = _load_named(region, head, budget=region.context.budget())
-    return head, staged.manifest
+    found = read_committed(region, head)
+    return found.head, found.manifest
+
+
+def read_committed(region: Region, head: Head) -> CommittedManifest:
+    """Read what `newest` reads, in the form that `commit` takes."""
+    return _load_named(region, head, budget=region.context.budget())
 
 
 def stage(
@@ -171,12 +186,12 @@ def ensure_unused(region: Region) -> None:
         )
 
 
-def _load_named(region: Region, head: Head, *, budget: Budget) -> tuple[Head, Staged]:
+def _load_named(region: Region, head: Head, *, budget: Budget) -> CommittedManifest:
     """Read the manifest that the head names, with its bytes. If it was swept meanwhile, read a new head first."""
     for _ in budget.attempts():
         staged = load(region, head.manifest_key)
         if staged is not None:
-            return head, staged
+            return CommittedManifest(staged=staged, head=head)
         fresh = region.head()
         if fresh.manifest_key == head.manifest_key:
             raise Corrupt(

@@ -353,10 +353,10 @@ def resumed(head: Head) -> Swap | None:
     return Swap(expect={"stopped": head.stopped}, change={"stopped": None}) if head.stopped else None
 
 
-def cleaned(head: Head) -> Swap:
-    """Record that the base has all rows that this head shows. Advisory: only schedules use it."""
-    expect = {"next_position": head.next_position, "manifest_version": head.manifest_version}
-    return Swap(expect=expect, change={"dirty": None})
+def cleaned(head: Head, through: Generation) -> Swap:
+    """Record that the base has all rows that this head shows, through this generation. Advisory, as in `merged`."""
+    expect = {"next_position": head.next_position, "manifest_version": head.manifest_version, "merged": head.merged}
+    return Swap(expect=expect, change={"dirty": None, "merged": max(head.merged, through)})
 
 
 def _sequences_text(sequences: Mapping[str, str]) -> str:

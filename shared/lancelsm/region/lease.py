@@ -52,7 +52,7 @@ def lease(context: TableContext, name: str) -> Iterator[None]:
         renewal.end()
         if taken:
             with suppress(LsmError):  # it expires by itself
-                _release(context, key, holder)
+                _release(context, key, holder, version)
 
     try:  # an interrupt may come right after the swap, before its outcome is known
         try:
@@ -117,11 +117,19 @@ def _take(context: TableContext, key: Key, holder: Nonce, name: str) -> int:
     raise Contended(f"other processes kept taking the lease {name!r}", remedy="Retry", table=context.uri)
 
 
-def _release(context: TableContext, key: Key, holder: Nonce) -> None:
+def _release(context: TableContext, key: Key, holder: Nonce, version: int) -> None:
+    """Release the lease. `version` is the last one that is known, 0 if none is; the record is read if that is old."""
+    if version and _free(context, key, holder, version):
+        return
     found = _read(context, key)
     if found and found.holder == holder:
-        change: Record = {"holder": "", "expires": "0", "version": found.version + 1}
-        context.registry.swap(key, expect={"version": found.version}, change=change)
+        _free(context, key, holder, found.version)
+
+
+def _free(context: TableContext, key: Key, holder: Nonce, version: int) -> bool:
+    change: Record = {"holder": "", "expires": "0", "version": version + 1}
+    outcome = context.registry.swap(key, expect={"version": version, "holder": holder}, change=change)
+    return isinstance(outcome, SwapApplied)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,7 +21,7 @@ from lancelsm.common.json_text import parse_json
 from lancelsm.common.layout import REGISTRY_OBJECTS, Key, Nonce
 from lancelsm.common.pool import TaskPool
 from lancelsm.errors import Contended, Corrupt, Invalid, Unavailable
-from lancelsm.objects import ETag, ObjectStore, PreconditionFailed, WriteUnknown, Written
+from lancelsm.objects import ETag, Listed, ObjectStore, PreconditionFailed, WriteUnknown, Written
 from lancelsm.registry import (
     Fields,
     Record,
@@ -102,15 +102,15 @@ class ObjectRegistry:
 
     def list(self, partition: str) -> list[tuple[Key, Record]]:
         prefix = _partition_prefix(partition)
-        names = [line.key for line in self._store.list(prefix)]
-        if self._parallel > 1 and len(names) > 1:
-            with TaskPool(min(self._parallel, len(names))) as pool:
-                found = pool.map(self._stored, names)
+        listed = list(self._store.list(prefix))
+        if self._parallel > 1 and len(listed) > 1:
+            with TaskPool(min(self._parallel, len(listed))) as pool:
+                found = pool.map(self._listed, listed)
         else:
-            found = [self._stored(name) for name in names]
+            found = [self._listed(line) for line in listed]
         return sorted(
-            (Key(partition=partition, sort=_sort(name, prefix)), stored.record)
-            for name, stored in zip(names, found, strict=True)
+            (Key(partition=partition, sort=_sort(line.key, prefix)), stored.record)
+            for line, stored in zip(listed, found, strict=True)
             if stored is not None and stored.record is not None
         )
 
@@ -188,6 +188,16 @@ class ObjectRegistry:
         if len(self._last_seen) >= _REMEMBERED:
             self._last_seen.clear()
         self._last_seen[name] = stored
+
+    def _listed(self, line: Listed) -> _Stored | None:
+        """Return the record of a line in a listing. It is read only if this process has not seen it with its ETag."""
+        seen = self._last_seen.get(line.key)
+        if seen is not None and line.etag is not None and seen.etag == line.etag:  # content never repeats
+            return seen
+        stored = self._stored(line.key)
+        if stored is not None:
+            self._remember(line.key, stored)
+        return stored
 
     def _stored(self, name: str) -> _Stored | None:
         found = self._store.get(name)

@@ -29,11 +29,11 @@ INGEST: Final = Requests(record_reads=2)  # one invocation
 WRITE: Final = Requests(object_writes=1, record_writes=1, record_reads=1)  # one entry
 WRITE_QUEUED: Final = Requests(record_reads=1)  # in addition for an entry of a message
 WRITE_FIRST: Final = Requests(record_writes=1)  # in addition for the first entry after a merge, which marks the region
-FLUSH: Final = Requests(object_writes=15, object_reads=14, record_writes=1, record_reads=4)  # one generation
+FLUSH: Final = Requests(object_writes=13, object_reads=7, record_writes=1, record_reads=2)  # one generation
 FLUSH_ENTRY: Final = Requests(object_reads=1)  # in addition for each entry in it
-MERGE: Final = Requests(object_writes=13, object_reads=32 + 1 / 3, record_writes=5, record_reads=6)  # in process
-MERGE_GENERATION: Final = Requests(object_writes=1, object_reads=17 + 2 / 3)  # in addition for each generation in it
-COLLECT: Final = Requests(object_writes=44, object_reads=64, record_writes=8, record_reads=32)  # one round
+MERGE: Final = Requests(object_writes=11, object_reads=13, record_writes=4, record_reads=3)  # in process
+MERGE_GENERATION: Final = Requests(object_writes=1, object_reads=2)  # in addition for each generation in it
+COLLECT: Final = Requests(object_writes=44, object_reads=64, record_writes=8, record_reads=30)  # one round
 COLLECT_ENTRY: Final = Requests(object_reads=2)  # in addition for each deleted entry
 COLLECT_GENERATION: Final = Requests(object_writes=1)  # in addition for each deleted generation
 COLLECT_KEPT: Final = Requests(object_reads=14)  # in addition for each merge whose versions of the base are kept
