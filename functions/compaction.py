@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from lancelsm.compaction.compact import compact_table
 from lancelsm.errors import Invalid
 from lancelsm.region.handle import open_table
 from lancelsm.stack import documents
@@ -25,11 +26,14 @@ class Input:
         region: one region, by its id or the start of it.
         regions: these regions, each under a lease. `dispatch` starts the function this way. A region that another
             invocation flushes now is left out. If the time was not enough, a message lets `dispatch` go on at once.
+        compact: compact the generations of these regions, if they have too many, each under a lease; flush nothing. A
+            region that another invocation compacts now is left out.
 
     Returns:
         {"generations": [{"region", "generation", "rows", "path"}], "left": whether to call it again, "overtaken": [ids
         of regions that another invocation flushes]}. If nothing is left, all rows acknowledged before the call are in
-        generations. Something is left if the time was not enough.
+        generations. Something is left if the time was not enough. With `compact`: {"generations": [{"region",
+        "first_generation", "generation", "parts", "rows", "path"}]}, like `lancelsm compact`.
 
     Raises:
         Invalid: table or region not found.
@@ -40,14 +44,21 @@ class Input:
     table: str
     region: str | None = None
     regions: list[str] | None = None
+    compact: list[str] | None = None
 
 
 @function
 def handler(event: Document, call: FunctionCall) -> Document:
     request = parse_event(Input, event)
-    if request.region is not None and request.regions is not None:
-        raise Invalid("the event has both 'region' and 'regions'", remedy="Give one of them", field="regions")
+    given = [name for name in ("region", "regions", "compact") if getattr(request, name) is not None]
+    if len(given) > 1:
+        raise Invalid(f"the event has both {given[0]!r} and {given[1]!r}", remedy="Give one of them", field=given[1])
     handle = open_table(table_uri(request.table, root=SETTINGS["LANCELSM_TABLES"]))
+    if request.compact is not None:
+        made = compact_table(handle, only=request.compact, leased=True)
+        replaced = sum(one.parts for one in made)
+        call.telemetry.measure("generations_compacted", replaced, table=handle.context.uri)
+        return documents.compacted(made)
     done = flush_in_time(handle, region=request.region, leased=request.regions, seconds=call.seconds)
     for region in done.overtaken:
         call.telemetry.log("overtaken, nothing written", table=handle.context.uri, region=region)

@@ -60,6 +60,8 @@ def handler(event: Document, call: FunctionCall) -> Document:
         QUEUE.send([done.left])
     for table in done.flushed:
         call.telemetry.measure("flushes_started", 1, table=table)
+    for table in done.compacted:
+        call.telemetry.measure("compactions_started", 1, table=table)
     for table, error in done.failed.items():
         call.telemetry.log("a table failed", table=table, kind=getattr(error, "kind", type(error).__name__))
     if done.failed:

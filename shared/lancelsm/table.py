@@ -20,6 +20,7 @@ from lancelsm.common.duration import time_to_live
 from lancelsm.common.settings import Settings
 from lancelsm.common.trace import NO_TRACE, Trace
 from lancelsm.compaction.background import Ran, run
+from lancelsm.compaction.compact import CompactedGeneration, compact_table
 from lancelsm.compaction.indexes import create_index, drop_index, index_statuses
 from lancelsm.compaction.maintenance import Engine, Flushed, flush_table, merge_table
 from lancelsm.compaction.merge import Merged
@@ -630,6 +631,24 @@ class Table:
         return flush_table(self._handle)
 
     @checked
+    def compact(self) -> list[CompactedGeneration]:
+        """Replace generations by fewer ones until no region has more than `max_generations` that are not merged.
+
+        This keeps reads fast while merges are rare. The base does not change. A generation that replaces others has the
+        newest row of each of their keys, deletes included.
+
+        Returns:
+            The generations that were written; empty if no region had more.
+
+        Raises:
+            Invalid: the columns of the table changed since generations were flushed: merge them.
+            Corrupt: a generation is missing or damaged, or the new one reads back differently. It was not committed.
+            Contended, Ambiguous, Unavailable: retry; what is already compacted is not compacted again.
+        """
+        self._check_writable()
+        return compact_table(self._handle)
+
+    @checked
     def merge(self, *, engine: Engine = "auto") -> Merged:
         """Merge all generations into the base.
 
@@ -648,7 +667,7 @@ class Table:
 
     @checked
     def run(self, *, until_idle: bool = True, engine: Engine = "auto") -> Ran:
-        """Flush and merge the table, and optimize its base after a merge.
+        """Flush and merge the table, and optimize its base after a merge. Compact generations while no merge is due.
 
         Args:
             until_idle: True: do everything that can be done, due or not, then return. False: do what is due by the

@@ -29,6 +29,7 @@ def test_a_table_is_created_written_flushed_merged_and_read(tmp_path: Path, run:
     assert sum(generation["rows"] for generation in flushed) == 2
     assert all((location / generation["path"]).is_dir() for generation in flushed)
 
+    assert as_json("compact", location) == {"generations": []}
     merged = as_json("merge", location, "--engine", "inprocess")
     assert merged["merged"] == sorted(
         ({"region": g["region"], "generation": 1} for g in flushed), key=lambda one: one["region"]
@@ -46,7 +47,7 @@ def test_a_table_is_created_written_flushed_merged_and_read(tmp_path: Path, run:
     assert {tuple(region) for region in status["regions"]} == {
         (
             "region", "values", "epoch", "owner", "status", "next_position", "generations", "merged_generation",
-            "wal_rows", "wal_bytes",
+            "newest_generation", "wal_rows", "wal_bytes",
         )
     }  # fmt: skip
 

@@ -12,6 +12,7 @@ from tests.model import (
     base_statement,
     claim,
     eventual_view,
+    generation_compaction,
     head_commits,
     index_promise,
     merge_order,
@@ -30,6 +31,7 @@ from tests.model.base_statement import BaseStatement
 from tests.model.claim import Claim
 from tests.model.engine import Model
 from tests.model.eventual_view import EventualView
+from tests.model.generation_compaction import GenerationCompaction
 from tests.model.head_commits import HeadCommits
 from tests.model.index_promise import IndexPromise
 from tests.model.merge_order import MergeOrder
@@ -53,6 +55,8 @@ CLEAN = {
     "claim, two actors of one owner": (Claim(), 663),
     "claim, with a rival": (RivalClaims(), 28_083),
     "eventual view": (EventualView(), 87_537),
+    "generation compaction": (GenerationCompaction(compactors=2, rounds=2, roles=""), 8_450),
+    "generation compaction, a slow merge and reads": (GenerationCompaction(roles="MR"), 18_614),
     "head commits": (HeadCommits(), 4_465),
     "index promise": (IndexPromise(creations=1), 41_722),
     "merge order": (MergeOrder(generations=1), 7_157),
@@ -70,6 +74,7 @@ CLEAN = {
 }
 LONG = {
     "eventual view": (EventualView(ticks=3), 255_030),
+    "generation compaction": (GenerationCompaction(), 291_870),
     "index promise": (IndexPromise(), 83_617),
     "merge order": (MergeOrder(), 346_791),
     "pipelining": (Pipelining(), 71_567),
@@ -96,6 +101,14 @@ CAUGHT: dict[Enum, tuple[Any, str]] = {
     eventual_view.Guard.BELOW_INTERVAL: (EventualView, "object missing"),
     eventual_view.Guard.AGE_FROM_BEGIN: (EventualView, "stale read"),
     eventual_view.Guard.MATCH: (EventualView, "older row wins"),
+    generation_compaction.Guard.NO_ROUND: (partial(GenerationCompaction, roles=""), "listed generation missing"),
+    generation_compaction.Guard.KNOWN_COMPACTIONS: (partial(GenerationCompaction, roles=""), "generations overlap"),
+    generation_compaction.Guard.STILL_LISTED: (partial(GenerationCompaction, compactors=2), "generations overlap"),
+    generation_compaction.Guard.NEIGHBOURS: (partial(GenerationCompaction, roles=""), "wrong rows in the base"),
+    generation_compaction.Guard.TOMBSTONES: (partial(GenerationCompaction, roles=""), "wrong rows in the base"),
+    generation_compaction.Guard.SPANS: (partial(GenerationCompaction, roles="MR"), "false alarm"),
+    generation_compaction.Guard.OWN_WORK: (partial(GenerationCompaction, roles=""), "false report"),
+    generation_compaction.Guard.PLAN_AGAIN: (partial(GenerationCompaction, roles="M"), "false alarm"),
     head_commits.Guard.PRECONDITION: (HeadCommits, "ranges overlap"),
     head_commits.Guard.OWN_WORK: (HeadCommits, "false report"),
     head_commits.Guard.MANIFEST_VERSION: (HeadCommits, "generation lost"),
@@ -151,8 +164,9 @@ CAUGHT: dict[Enum, tuple[Any, str]] = {
 GUARDS = [
     guard
     for model in (
-        *(base_statement, claim, head_commits, index_promise, merge_order, merge_redo, pins, pipelining),
-        *(publication, reader_view, region_creation, registry_rebuild, starvation, transactions, waiting_note),
+        *(base_statement, claim, generation_compaction, head_commits, index_promise, merge_order, merge_redo, pins),
+        *(pipelining, publication, reader_view, region_creation, registry_rebuild, starvation, transactions),
+        waiting_note,
     )
     for guard in model.Guard
 ]

@@ -1,4 +1,4 @@
-"""In any order of flushes, claims, seals and collections, each manifest may follow the one before it."""
+"""In any order of flushes, compactions, claims, seals and collections, each manifest may follow the one before it."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ FIRST = Manifest(
 steps = st.lists(
     st.one_of(
         st.tuples(st.just("flush"), st.integers(1, 5)),
+        st.tuples(st.just("compact"), st.integers(2, 4)),
         st.tuples(st.just("claim"), st.integers(0, 3)),
         st.tuples(st.just("collect"), st.integers(0, 3)),
         st.tuples(st.just("floor"), st.integers(0, 6)),
@@ -59,6 +60,9 @@ def apply(manifest, step):
             generation=number, path=f"{first:08x}_gen_{number}", rows=size, bytes=1, folded=folded
         )
         return manifests.flushed(manifest, after=manifest.replay_after, built=built, at_end=totals)
+    if kind == "compact":
+        parts = manifest.generations[-size:]
+        return compact(manifest, parts) if len(parts) > 1 else manifest
     if kind == "claim":
         return manifests.with_epoch(manifest, epoch=Epoch(manifest.epoch + size), last_seen=manifest.replay_after)
     if kind == "collect":
@@ -71,12 +75,28 @@ def apply(manifest, step):
             list_setsum=Setsum.of([b"list"]),
             first_position=Position(removed[-1].folded.last + 1 if removed else 1),
             paths=frozenset(g.path for g in removed),
+            compactions=manifest.compactions,
             at=float(number),
         )
     if kind == "floor":
         floor = min(manifest.first_position + size, manifest.replay_after + 1)
         return replace(manifest, first_position=Position(floor))
     return manifests.with_seal(manifest, epoch=manifest.epoch, last_seen=manifest.replay_after)
+
+
+def compact(manifest, parts):
+    """Replace these generations by one."""
+    first, last, entries = manifests.joined_range(parts)
+    built = FlushedGeneration(
+        generation=parts[-1].generation,
+        path=f"{manifest.compactions + 1:08x}_gen_{parts[-1].generation}",
+        rows=1,
+        bytes=1,
+        folded=FlushedRange(first=first, last=last, entry_setsum=entries, row_setsum=Setsum.of([b"newest rows"])),
+        first_number=Generation(parts[0].numbers.start),
+    )
+    paths = [part.path for part in parts]
+    return manifests.compacted(manifest, parts=paths, built=built, collector_round=manifest.collector_round)
 
 
 def history(chosen_steps):
@@ -93,6 +113,8 @@ def history(chosen_steps):
 def test_every_history_is_valid_and_every_manifest_survives_encoding(chosen_steps):
     older = None
     for manifest in history(chosen_steps):
+        spans = [number for g in manifest.generations for number in g.numbers]
+        assert spans == list(range(manifest.current_generation - len(spans), manifest.current_generation))
         assert violations(older, manifest) == []
         assert manifests.decode(manifests.encode(manifest), key="k") == manifest
         older = manifest
@@ -102,6 +124,8 @@ def test_every_history_is_valid_and_every_manifest_survives_encoding(chosen_step
 def test_a_transition_that_is_already_committed_changes_nothing(chosen_steps):
     last = history(chosen_steps)[-1]
     for g in last.generations:
+        again = manifests.compacted(last, parts=["gone"], built=g, collector_round=-1)
+        assert again is last
         again = manifests.flushed(last, after=Position(g.folded.first - 1), built=g, at_end=LogTotals())
         assert again is last
     assert manifests.with_epoch(last, epoch=last.epoch, last_seen=Position(99)) is last

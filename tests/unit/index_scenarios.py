@@ -75,7 +75,7 @@ def region_gets_its_head_after_the_index(path: Path) -> None:
     identity = region_id(table=context.table, spec_id=spec.spec_id, values=part.values)
     unfinished = Region(context=context, id=identity, spec_id=spec.spec_id, values=part.values)
     add_to_catalog(unfinished, budget=context.budget())
-    real, left = maintenance._writing, [1]
+    real, left = maintenance.writing, [1]
 
     def writing(*arguments: Any) -> Any:
         write = real(*arguments)
@@ -84,7 +84,7 @@ def region_gets_its_head_after_the_index(path: Path) -> None:
             table.upsert(rows([3]))
         return write
 
-    with mock.patch.object(maintenance, "_writing", writing):
+    with mock.patch.object(maintenance, "writing", writing):
         table.flush()
 
     _check(table)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -14,10 +14,11 @@ from botocore.exceptions import ClientError
 
 from lancelsm.common.layout import CONFIG, Generation, Key, RegionId, TableId, table_key
 from lancelsm.common.settings import Settings
+from lancelsm.compaction.compact import compact_table
 from lancelsm.compaction.maintenance import merge_table
 from lancelsm.errors import Invalid, Unavailable
 from lancelsm.region.handle import TableHandle, open_configured, open_table
-from lancelsm.region.lease import flush_lease, lease
+from lancelsm.region.lease import compaction_lease, flush_lease, lease
 from lancelsm.registry import Record
 from lancelsm.stack.dispatch import AwsWork, Dispatched, Lag, dispatch, due, next_collection
 from lancelsm.stack.fan_out import read_marks
@@ -29,13 +30,23 @@ SETTINGS = Settings(flush_rows=100, flush_bytes=1000, flush_age_seconds=60, merg
 NOW = 10_000.0
 
 
-def lag(*, rows: int = 0, size: int = 0, newest: int = 0, merged: int = 0, age: float = 0, region: str = "r") -> Lag:
+def lag(
+    *,
+    rows: int = 0,
+    size: int = 0,
+    newest: int = 0,
+    merged: int = 0,
+    live: int | None = None,
+    age: float = 0,
+    region: str = "r",
+) -> Lag:
     return Lag(
         region=RegionId(region),
         rows=rows,
         bytes=size,
         newest=Generation(newest),
         merged=Generation(merged),
+        live=newest - merged if live is None else live,
         since=NOW - age,
     )
 
@@ -154,12 +165,16 @@ class DirtyIndex:
 class FakeWork:
     flushes: list[str] = field(default_factory=list)
     groups: list[tuple[RegionId, ...]] = field(default_factory=list)
+    compactions: list[tuple[str, tuple[RegionId, ...]]] = field(default_factory=list)
     merges: list[tuple[str, str]] = field(default_factory=list)
     running: list[str] = field(default_factory=list)
 
     def flush(self, table: str, *, regions: Sequence[RegionId]) -> None:
         self.flushes.append(table)
         self.groups.append(tuple(regions))
+
+    def compact(self, table: str, *, regions: Sequence[RegionId]) -> None:
+        self.compactions.append((table, tuple(regions)))
 
     def running_merges(self) -> Sequence[str]:
         return self.running
@@ -206,6 +221,40 @@ def test_two_concurrent_dispatches_start_one_merge(tmp_path: Path) -> None:
 
     assert run(registry, open_table=EAGER, work=work) == run(registry, open_table=EAGER, work=work)
     assert len(set(work.merges)) == 1
+
+
+def test_a_compaction_is_due_above_the_maximum_and_twice_as_much_while_a_merge_is_due() -> None:
+    settings = replace(SETTINGS, merge_generations=100)
+    found = [due(TABLE, [lag(newest=30, live=n), lag(region="s")], settings=settings, now=NOW) for n in (8, 9, 17)]
+    assert [(one.compact, one.crowded, one.merge) for one in found] == [
+        ((), (), None),
+        (("r",), (), None),
+        (("r",), ("r",), None),
+    ]
+    merging = [due(TABLE, [lag(newest=30, live=n)], settings=SETTINGS, now=NOW) for n in (9, 16, 17)]
+    assert [(one.compact, one.merge is not None) for one in merging] == [((), True), ((), True), (("r",), True)]
+
+
+@pytest.mark.rest
+def test_a_region_with_too_many_generations_is_compacted_unless_another_invocation_does(tmp_path: Path) -> None:
+    table, registry = create(tmp_path, settings={"max_generations": 1}), DirtyIndex()
+    for key in range(2):
+        table.upsert([row(key)])
+        table.flush()
+    registry.add(table)
+    (region,) = [one.id for one in table.regions()]
+    opener = table_opener(merge_generations=100)
+
+    work, busy, merging = FakeWork(), FakeWork(), FakeWork(running=[f"{table.config.table}-0123456789abcdef"])
+    assert run(registry, open_table=opener, work=work).compacted == (table.uri,)
+    with lease(table._handle.context, compaction_lease(region)):
+        assert run(registry, open_table=opener, work=busy).compacted == ()
+        assert compact_table(table._handle, leased=True) == []
+    run(registry, open_table=opener, work=merging)
+    assert (work.compactions, busy.compactions, merging.compactions) == ([(table.uri, (region,))], [], [])
+    assert [one.parts for one in compact_table(table._handle, only=[region], leased=True)] == [2]
+    run(registry, open_table=opener, work=busy)
+    assert busy.compactions == []
 
 
 def test_a_table_with_a_running_merge_gets_no_second_one(tmp_path: Path) -> None:
@@ -317,6 +366,8 @@ def test_a_flush_is_invoked_asynchronously_and_running_merges_are_listed_once() 
     assert services.calls[0]["InvocationType"] == "Event"
     assert json.loads(services.calls[0]["Payload"]) == {"table": "s3://t", "regions": ["r", "s"]}
     assert (work.running_merges(), work.running_merges(), len(services.calls)) == (["a", "b"], ["a", "b"], 2)
+    work.compact("s3://t", regions=[RegionId("r")])
+    assert json.loads(services.calls[2]["Payload"]) == {"table": "s3://t", "compact": ["r"]}
     assert services.calls[1]["statusFilter"] == "RUNNING"
 
 

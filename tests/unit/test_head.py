@@ -35,6 +35,7 @@ HEAD = Head(
     dirty="90",
     stopped="another tool changed the base: column 'state' is called 'status' now",
     waiting="250",
+    compacted="1-2 4-4",
 )
 NOW = 123.4
 
@@ -64,6 +65,23 @@ def test_a_head_is_decoded_from_its_record_which_is_small_and_flat():
     assert set(record) == names
     assert all(type(value) in (str, int) for value in record.values())
     assert sum(len(name) + len(str(value)) for name, value in record.items()) < 1024
+
+
+@pytest.mark.parametrize(
+    ("compacted", "merged", "pending"),
+    [
+        ("", 3, 17),
+        ("4-9", 3, 12),
+        ("4-9 10-19", 3, 3),
+        ("4-9", 6, 12),
+        ("4-9", 9, 11),
+        ("4-99", 3, 0),
+        ("nonsense", 3, 17),
+    ],
+)
+def test_a_compacted_generation_counts_once_as_pending(compacted, merged, pending):
+    head = replace(HEAD, current_generation=Generation(21), merged=Generation(merged), compacted=compacted)
+    assert heads.from_record(heads.to_record(head)).pending_generations == pending
 
 
 def test_a_head_of_a_newer_format_is_invalid():
@@ -216,6 +234,7 @@ def test_a_manifest_swap_is_conditional_on_the_version_and_changes_only_the_mani
         current_generation=Generation(6),
         collector_round=3,
         manifest_nonce=NONCE,
+        compacted="",
     )
 
 

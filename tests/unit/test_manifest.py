@@ -126,7 +126,7 @@ def test_the_oldest_generations_may_be_collected_and_their_sums_remain():
     assert after(THIRD, **emptied) == []
 
 
-def collect(manifest, *, number=1, key="gc/1", first_position=5, paths=("00000000_gen_1",)):
+def collect(manifest, *, number=1, key="gc/1", first_position=5, paths=("00000000_gen_1",), compactions=0):
     return manifests.collected(
         manifest,
         round_number=number,
@@ -134,6 +134,7 @@ def collect(manifest, *, number=1, key="gc/1", first_position=5, paths=("0000000
         list_setsum=Setsum.of([b"list"]),
         first_position=Position(first_position),
         paths=frozenset(paths),
+        compactions=compactions,
         at=7.5,
     )
 
@@ -161,6 +162,100 @@ def test_a_collection_round_is_superseded_after_another_round_was_committed():
 def test_a_collection_round_never_lowers_the_floor():
     after = collect(THIRD)
     assert collect(after, number=2, key="gc/2", first_position=1, paths=()).first_position == 5
+
+
+def compact(manifest, *, parts, first, path="cccccccc_gen_2", collector_round=0, index_number=0):
+    chosen = [g for g in manifest.generations if g.path in parts]
+    built = replace(
+        generation(2, chosen[0].folded.first, chosen[-1].folded.last), path=path, first_number=Generation(first)
+    )
+    return manifests.compacted(
+        manifest, parts=parts, built=built, collector_round=collector_round, index_number=index_number
+    )
+
+
+PARTS = ("00000000_gen_1", "00000000_gen_2")
+COMPACTED = replace(compact(THIRD, parts=PARTS, first=1), version=Version(4))
+
+
+def test_a_compaction_replaces_neighbours_by_a_generation_of_all_their_numbers_and_entries():
+    (made,) = COMPACTED.generations
+    assert (made.numbers, made.folded.first, made.folded.last) == (range(1, 3), 1, 9)
+    assert (COMPACTED.compactions, COMPACTED.current_generation, COMPACTED.replay_after) == (1, 3, 9)
+    assert violations(THIRD, COMPACTED) == []
+    assert manifests.decode(manifests.encode(COMPACTED), key="k") == COMPACTED
+    assert [pb.Manifest.FromString(manifests.encode(one)).format for one in (THIRD, COMPACTED)] == [2, 4]
+    assert violations(COMPACTED, flush(COMPACTED, 12)) == []
+    later = collect(COMPACTED, paths=("cccccccc_gen_2",), compactions=1, first_position=10)
+    assert violations(COMPACTED, replace(later, version=Version(5))) == []
+
+
+def test_a_compaction_is_superseded_by_another_one_of_its_parts_and_by_a_collection_round():
+    made = COMPACTED.generations[0]
+    assert manifests.compacted(COMPACTED, parts=PARTS, built=made, collector_round=0) is COMPACTED
+    rival = manifests.compacted(COMPACTED, parts=PARTS, built=replace(made, path="dddddddd_gen_2"), collector_round=0)
+    assert isinstance(rival, Superseded)
+    assert "generations 1 to 2 are not all listed" in rival.why
+    collected = replace(collect(THIRD, paths=(), first_position=1), version=Version(4))
+    late = compact(collected, parts=PARTS, first=1)
+    assert isinstance(late, Superseded)
+    assert "planned after collection round 0, but the manifest is after round 1" in late.why
+
+
+def test_a_collection_round_is_superseded_by_a_compaction_after_its_mark():
+    late = collect(COMPACTED, paths=("cccccccc_gen_2",))
+    assert isinstance(late, Superseded)
+    assert "after 0 compactions, but the manifest is after round 0 and 1 compactions" in late.why
+
+
+def test_a_compaction_without_the_newest_indexes_is_not_committed():
+    required = manifests.requiring_indexes(THIRD, 7)
+    with pytest.raises(manifests.IndexesChanged, match="built for list 6, but the manifest requires list 7") as raised:
+        compact(required, parts=PARTS, first=1, index_number=6)
+    assert raised.value.required == 7
+    assert compact(required, parts=PARTS, first=1, index_number=8).index_number == 8
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"first_number": Generation(2)},
+        {"first_number": None},
+        {"folded": replace(COMPACTED.generations[0].folded, first=Position(2))},
+        {"folded": replace(COMPACTED.generations[0].folded, last=Position(8))},
+        {"folded": replace(COMPACTED.generations[0].folded, entry_setsum=sums(1, 8))},
+    ],
+)
+def test_a_compaction_with_other_numbers_or_entries_than_its_parts_breaks_an_invariant(changes):
+    wrong = replace(COMPACTED, generations=(replace(COMPACTED.generations[0], **changes),))
+    assert violations(THIRD, wrong)
+
+
+def test_only_neighbours_become_one_generation():
+    four = flush(THIRD, 12)
+    ends = [four.generations[0], four.generations[2]]
+    built = replace(generation(3, 1, 12), path="cccccccc_gen_3", first_number=Generation(1))
+    skipping = manifests.compacted(four, parts=[g.path for g in ends], built=built, collector_round=0)
+    assert violations(four, replace(skipping, version=Version(5))) == []  # its range is that of all three
+    left_out = replace(built, folded=replace(built.folded, entry_setsum=sums(1, 4) + sums(10, 12)))
+    skipping = manifests.compacted(four, parts=[g.path for g in ends], built=left_out, collector_round=0)
+    assert "generation 2 was changed or is missing" in violations(four, replace(skipping, version=Version(5)))
+
+
+@pytest.mark.parametrize(
+    ("spans", "above", "missing"),
+    [
+        ([range(1, 4), range(4, 6)], 0, []),
+        ([range(1, 4), range(4, 6)], 2, []),
+        ([range(3, 6)], 1, [2]),
+        ([range(1, 3), range(4, 5)], 0, [3, 5]),
+        ([], 5, []),
+        ([], 3, [4, 5]),
+        ([range(7, 9)], 4, [5]),
+    ],
+)
+def test_numbers_above_the_counter_that_no_generation_has_are_missing(spans, above, missing):
+    assert manifests.missing_numbers(spans, above=above, newest=5) == missing
 
 
 @pytest.mark.parametrize(
@@ -229,6 +324,7 @@ FULL = replace(
     collector_committed=1.5,
     collected_rows=Setsum.of([b"rows"]),
     last_seen=Position(20),
+    compactions=2,
     applied_sequences={"a": "1", "b": "2"},
     values=(("a", b""), ("b", b"\0\xff")),
 )
@@ -295,6 +391,6 @@ def test_bytes_that_are_not_a_manifest_are_corrupt_and_the_error_names_the_objec
 
 
 def test_a_manifest_of_a_newer_release_is_invalid():
-    message = pb.Manifest(shard_id=pb.Uuid(uuid=bytes(16)), format=4)
-    with pytest.raises(Invalid, match=r"format 4, this release reads up to 3.*newer lancelsm"):
+    message = pb.Manifest(shard_id=pb.Uuid(uuid=bytes(16)), format=5)
+    with pytest.raises(Invalid, match=r"format 5, this release reads up to 4.*newer lancelsm"):
         manifests.decode(message.SerializeToString(), key="k")

@@ -43,7 +43,7 @@ from lancelsm.region.handle import (
     table_handle,
 )
 from lancelsm.region.head import check_owner
-from lancelsm.region.manifest import Manifest
+from lancelsm.region.manifest import Manifest, with_spans
 from lancelsm.region.shards import is_foreign, newest_own_manifest
 from lancelsm.registry.open import default_registry
 from lancelsm.routing.route import all_values
@@ -241,15 +241,22 @@ def _fence_lance(region: Region, spec: RegionSpec | None, *, known: bool) -> tup
     Args:
         known: the table was a lancelsm table before, so the region may have been collected. Lance's writer does not
             keep the floor and the number of the round. They are in the head or, without a head, in our newest manifest.
+            Nor does it keep which numbers a compacted generation replaces. They are in the manifest that the head names
+            or, without a head, in our newest one.
     """
 
     def claimed(found: Staged) -> Manifest:
-        ours = (region.find_head() or newest_own_manifest(region, found)) if known else None
+        head = region.find_head() if known else None
+        named = None if head is None else load(region, head.manifest_key)
+        before = named.manifest if named else newest_own_manifest(region, found) if known and head is None else None
+        ours = head or before
         return replace(
             found.manifest,
             values=found.manifest.values or _values_of_single_region(spec),
             first_position=ours.first_position if ours else found.manifest.first_position,
             collector_round=ours.collector_round if ours else 0,
+            compactions=before.compactions if before else 0,
+            generations=with_spans(found.manifest.generations, before.generations if before else ()),
         )
 
     manifest = fence_lance(region, claimed).manifest

@@ -1,4 +1,4 @@
-"""The commands `flush`, `merge`, `optimize`, `run` and `demo`."""
+"""The commands `flush`, `compact`, `merge`, `optimize`, `run` and `demo`."""
 
 from __future__ import annotations
 
@@ -39,6 +39,23 @@ def flush(session: Session, uri: Uri) -> None:
         document = documents.flushed(flush_table(handle))
     written, columns = document["generations"], ("region", "generation", "rows", "path")
     session.show(document, lambda: listing(written, columns=columns) if written else "The logs were empty")
+
+
+@command(commands, "compact", example="lancelsm compact orders")
+def compact(session: Session, uri: Uri) -> None:
+    """Replace generations by fewer ones in every region with more than max_generations, so that reads stay fast.
+
+    As JSON: {"generations": [{"region", "first_generation", "generation", "parts", "rows", "path"}]}.
+    """
+    from lancelsm.cli.text import listing
+    from lancelsm.compaction.compact import compact_table
+    from lancelsm.stack import documents
+
+    handle = session.handle(uri)
+    with session.working("Compacting"):
+        document = documents.compacted(compact_table(handle))
+    made, columns = document["generations"], ("region", "first_generation", "generation", "parts", "rows", "path")
+    session.show(document, lambda: listing(made, columns=columns) if made else "No region has too many generations")
 
 
 @command(commands, "merge", example="lancelsm merge orders --engine spark")
@@ -100,7 +117,8 @@ def run(
     """Flush, merge and optimize everything that can be; with --forever repeatedly do what is due.
 
     Several may run at once, on any machines. One that is killed leaves nothing to clean up. As JSON: like `region
-    list`, with "generations" (flushed), "merged_generations", "merges" and "compactions".
+    list`, with "generations" (flushed), "merged_generations", "merges", "compactions" (of the base) and
+    "compacted_generations" (replaced by larger ones).
     """
     from lancelsm.cli.text import counted
     from lancelsm.compaction.background import run as run_background

@@ -89,9 +89,10 @@ def status(session: Session, uri: Uri) -> None:
     """Show the head of every region, and how far the base lags behind.
 
     As JSON: {"table", "base_version", "regions": [{"region", "values", "epoch", "owner", "status", "next_position",
-    "generations", "merged_generation", "wal_rows", "wal_bytes"}], "indexes": [like `index list`], "problems": [{"kind",
-    "message", "remedy", "region"}]}. `generations` counts generations that are not in the base yet, `wal_rows` rows
-    that are not in a generation yet. `problems` says what other tools did to the table.
+    "generations", "merged_generation", "newest_generation", "wal_rows", "wal_bytes"}], "indexes": [like `index list`],
+    "problems": [{"kind", "message", "remedy", "region"}]}. `generations` counts generations that are not in the base
+    yet, and a compacted one once; `wal_rows` counts rows that are not in a generation yet. `problems` says what other
+    tools did to the table.
     """
     from dataclasses import asdict
 

@@ -34,6 +34,7 @@ class Settings:
     flush_memory_bytes: int = 256 << 20  # of log that the flushes of all regions hold together
     pending_generations_slow: int = 64
     pending_generations_stop: int = 256
+    max_generations: int = 8  # not merged ones of a region, above which they are compacted
     merge_generations: int = 8
     merge_age_seconds: float = 900.0
     merge_inprocess_delta_rows: int = 2_000_000

@@ -10,12 +10,14 @@ from dataclasses import dataclass, replace
 
 from lancelsm.common.layout import RegionId
 from lancelsm.common.settings import Settings
-from lancelsm.compaction.maintenance import Engine, finish_indexes, flush_region, merge_table, optimize_table
+from lancelsm.compaction.compact import CompactedGeneration, compact_table
+from lancelsm.compaction.maintenance import BASE, Engine, finish_indexes, flush_region, merge_table, optimize_table
 from lancelsm.errors import Ambiguous, Contended, Unavailable
 from lancelsm.read.index_status import IndexStatus
-from lancelsm.read.status import RegionStatus, read_status
+from lancelsm.read.status import RegionStatus, TableStatus, read_status
 from lancelsm.region.catalog import regions
 from lancelsm.region.handle import TableHandle
+from lancelsm.region.lease import is_held
 
 _TICK_SECONDS = 1.0
 
@@ -27,7 +29,8 @@ class Ran:
     generations: int = 0  # written by flushes
     merged_generations: int = 0
     merges: int = 0
-    compactions: int = 0
+    compactions: int = 0  # of the base
+    compacted_generations: int = 0  # replaced by larger ones
 
 
 class _Ages:
@@ -47,6 +50,9 @@ class _Ages:
 
 def run(handle: TableHandle, *, until_idle: bool = True, engine: Engine = "auto") -> Ran:
     """Flush, merge and optimize a table. Finish indexes whose creation or drop was interrupted.
+
+    Regions with more than `max_generations` generations are compacted when no merge is due, or while another process
+    merges.
 
     Args:
         until_idle: True: do everything that can be done, due or not, then return. False: do what is due by the table's
@@ -81,7 +87,11 @@ def _round(handle: TableHandle, ages: _Ages, done: Ran, *, everything: bool, eng
     after = read_status(handle)
     pending = [status for status in after.regions if status.generations]
     if any(everything or _merge_is_due(status, handle.settings, ages, now) for status in pending):
-        merged = merge_table(handle, engine=engine)
+        try:
+            merged = merge_table(handle, engine=engine)
+        except Contended:  # another process merges, perhaps for long
+            _compact(handle, after)
+            raise
         optimized = optimize_table(handle)
         done = replace(
             done,
@@ -89,19 +99,31 @@ def _round(handle: TableHandle, ages: _Ages, done: Ran, *, everything: bool, eng
             merged_generations=done.merged_generations + merged.generations,
             compactions=done.compactions + bool(optimized.fragments_removed),
         )
+    elif compacted := _compact(handle, after):
+        replaced = sum(one.parts for one in compacted)
+        done = replace(done, compacted_generations=done.compacted_generations + replaced)
     elif ages.indexes != after.indexes:
         ages.indexes = after.indexes
         finish_indexes(handle)
     return done
 
 
+def _compact(handle: TableHandle, status: TableStatus) -> list[CompactedGeneration]:
+    """Compact the generations of a table if a region has too many of them."""
+    most = handle.settings.max_generations
+    crowd = max((region.generations for region in status.regions), default=0)
+    if crowd <= most or (crowd <= 2 * most and is_held(handle.context, BASE)):  # a merge reads all of them anyway
+        return []
+    return compact_table(handle)
+
+
 def _flush_is_due(status: RegionStatus, settings: Settings, ages: _Ages, now: float) -> bool:
-    newest = status.merged_generation + status.generations
-    age = ages.seconds("tail", status.region, newest, now)
+    age = ages.seconds("tail", status.region, status.newest_generation, now)
     large = status.wal_rows >= settings.flush_rows or status.wal_bytes >= settings.flush_bytes
     return large or age >= settings.flush_age_seconds
 
 
 def _merge_is_due(status: RegionStatus, settings: Settings, ages: _Ages, now: float) -> bool:
     age = ages.seconds("pending", status.region, status.merged_generation, now)
-    return status.generations >= settings.merge_generations or age >= settings.merge_age_seconds
+    flushed = status.newest_generation - status.merged_generation
+    return flushed >= settings.merge_generations or age >= settings.merge_age_seconds

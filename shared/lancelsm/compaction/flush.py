@@ -256,4 +256,6 @@ def _folded(region: Region, schema: TableSchema, cut: _Cut, *, where: str) -> Fo
             tables.append(table)
             replayed += row_setsum(table) if entry.row_setsum is None else entry.row_setsum
     remedy = f"Find and restore the entry: lancelsm inspect entries {region.context.uri} --region {region.id}"
-    return FoldedRows(tables, schema, replayed=replayed, where={**region.where, "position": where, "remedy": remedy})
+    return FoldedRows.of_tables(
+        tables, schema, replayed=replayed, where={**region.where, "position": where, "remedy": remedy}
+    )

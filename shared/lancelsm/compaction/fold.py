@@ -1,13 +1,13 @@
-"""Fold the entries of one generation: the newest row of each key, tombstones included, in one pass over the rows.
+"""Fold the rows of one new generation: the newest row of each key, tombstones included, in one pass over the rows.
 
 First only the keys are compared. Then the rows are summed, filtered and handed on in small batches. Each row is hashed
-once, before the filter: the sum of all rows must be that of the entries, and the sum of the newest rows is known too.
+once, before the filter: the sum of all rows must be the known one, and the sum of the newest rows is known too.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -25,12 +25,15 @@ _BATCH_BYTES = 4 << 20
 
 
 class FoldedRows:
-    """The newest row of each key in some tables of rows in stored form.
+    """The newest row of each key among some rows in stored form.
 
     Args:
-        tables: in arrival order; at least one row.
-        replayed: the sum of all their rows, as the entries declare it.
-        where: the fields of an error about these rows.
+        keys: the key columns of all rows, in arrival order; at least one row.
+        rows: all rows, in the same order; read once.
+        bytes_given: the size of all rows in memory.
+        expected: the sum of all rows.
+        problem: the message of the error if they have another sum.
+        where: the fields of this error.
 
     Attributes:
         keys: the key columns of the newest rows, in the order of `batches`.
@@ -40,27 +43,51 @@ class FoldedRows:
     """
 
     def __init__(
-        self, tables: Sequence[pa.Table], schema: TableSchema, *, replayed: Setsum, where: dict[str, Any]
+        self,
+        keys: pa.Table,
+        rows: Iterable[pa.Table | pa.RecordBatch],
+        schema: TableSchema,
+        *,
+        bytes_given: int,
+        expected: Setsum,
+        problem: str,
+        where: dict[str, Any],
     ) -> None:
-        self._tables = deque(tables)
-        self.bytes_given = sum(table.nbytes for table in tables)
-        self._replayed = replayed
+        self._rows = rows
+        self.bytes_given = bytes_given
+        self._expected = expected
+        self._problem = problem
         self._where = where
-        keys = pa.concat_tables([table.select(schema.primary_key) for table in self._tables]).combine_chunks()
+        keys = keys.combine_chunks()
         last = last_of_key(keys, schema.primary_key)
         self._wins = pc.equal(last, pa.arange(0, keys.num_rows))
         self.keys = keys.filter(self._wins)
         self.setsum = Setsum.ZERO
         self.bytes = 0
 
+    @classmethod
+    def of_tables(
+        cls, tables: Sequence[pa.Table], schema: TableSchema, *, replayed: Setsum, where: dict[str, Any]
+    ) -> FoldedRows:
+        """Fold tables of rows of the log, whose memory `batches` frees; `replayed` is their sum by their entries."""
+        return cls(
+            pa.concat_tables([table.select(schema.primary_key) for table in tables]),
+            _given_up(deque(tables)),
+            schema,
+            bytes_given=sum(table.nbytes for table in tables),
+            expected=replayed,
+            problem="the rows of the log don't have the sum that its entries declare",
+            where=where,
+        )
+
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """Yield the newest rows once. Frees their memory at the end.
+        """Yield the newest rows once.
 
         Raises:
-            Corrupt: the rows don't have the sum of the entries.
+            Corrupt: the rows don't have the expected sum.
         """
         every, start = Setsum.ZERO, 0
-        for table in gathered(self._given_up(), rows=_BATCH_ROWS, size=_BATCH_BYTES):
+        for table in gathered(self._rows, rows=_BATCH_ROWS, size=_BATCH_BYTES):
             for batch in table.to_batches(max_chunksize=_rows_at_once(table)):
                 wins = self._wins.slice(start, batch.num_rows)
                 start += batch.num_rows
@@ -72,12 +99,13 @@ class FoldedRows:
                 newest = batch if wins.true_count == batch.num_rows else batch.filter(wins)
                 self.bytes += newest.nbytes
                 yield newest
-        if every != self._replayed:  # guard: flush loses no row
-            raise Corrupt("the rows of the log don't have the sum that its entries declare", **self._where)
+        if every != self._expected:  # guard: flush loses no row
+            raise Corrupt(self._problem, **self._where)
 
-    def _given_up(self) -> Iterator[pa.Table]:
-        while self._tables:
-            yield self._tables.popleft()
+
+def _given_up(tables: deque[pa.Table]) -> Iterator[pa.Table]:
+    while tables:
+        yield tables.popleft()
 
 
 def _rows_at_once(table: pa.Table) -> int:

@@ -115,7 +115,7 @@ def flush_regions(
     context, room = handle.context, Room(handle.settings.flush_memory_bytes)
     heads_read = with_heads(context, wanted)
     base = handle.read_base()  # guard: list of indexes is read after the regions
-    write = _writing(handle, base)
+    write = writing(handle, base)
     warn_of_problems(handle, base=base, heads=heads_read if all_of_them else None, stacklevel=stacklevel)
     held = {one.id: head for one, head in heads_read}
 
@@ -153,7 +153,7 @@ def flush_region(
     seen: CommittedManifest | None = found
     head, manifest = found.head, found.manifest
     end, reached = head.next_position - 1, manifest.replay_after
-    write, room = write or _writing(handle, handle.read_base()), room or Room(handle.settings.flush_memory_bytes)
+    write, room = write or writing(handle, handle.read_base()), room or Room(handle.settings.flush_memory_bytes)
     bytes_max = min(handle.settings.flush_bytes, handle.settings.flush_memory_bytes)
     while reached < end:
         mean = (head.wal_bytes - manifest.wal_bytes) // (end - reached)
@@ -166,7 +166,7 @@ def flush_region(
                 built = run(write=write, seen=seen)
             except IndexesChanged as outdated:
                 raise_number(handle, outdated.required)
-                write = _writing(handle, handle.read_base())
+                write = writing(handle, handle.read_base())
                 built = run(write=write)
         seen = None
         made += [_flushed(region, one) for one in built]
@@ -279,8 +279,8 @@ def finish_indexes(handle: TableHandle) -> None:
                 maintain_indexes(handle)
 
 
-def _writing(handle: TableHandle, base: BaseTable) -> Write:
-    """Return the function by which a flush writes a generation of this table and reads it back.
+def writing(handle: TableHandle, base: BaseTable) -> Write:
+    """Return the function by which a flush or a compaction writes a generation of this table and reads it back.
 
     It writes by the configuration, also if the base has other columns: what was appended before stays readable, and is
     merged once the base is in order.
@@ -362,7 +362,8 @@ def _pending(region: Region, manifest: Manifest) -> RegionPending:
         for g in manifest.generations
         if g.folded
     }
-    return RegionPending(region=region.id, newest=manifest.newest, generations=listed, sums=sums)
+    spans = {g.generation: g.numbers for g in manifest.generations if len(g.numbers) > 1}
+    return RegionPending(region=region.id, newest=manifest.newest, generations=listed, sums=sums, spans=spans)
 
 
 def pending_merge(handle: TableHandle) -> PendingMerge:

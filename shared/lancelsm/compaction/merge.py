@@ -10,6 +10,10 @@ newest base:
 | has another counter, fence or schema | start again: heads, plan, fold, rows |
 | has none of these changes | keep the rows that were written; look up and hide base rows again on that version |
 
+A compaction may replace generations while a merge reads them. The merge is committed all the same: then the compacted
+generation may begin at or below the counter, and readers and the next merge find in it the rows that the base has, or
+newer ones. If the old directories are gone before they were read, the merge starts again.
+
 A commit without an answer is resolved in the same way. The counters that it carries show whether it was applied.
 Models: tests/model/merge_order.py (heads before base), merge_redo.py (start again).
 """
@@ -71,6 +75,7 @@ class _Merger:
 
     uri: str
     table: TableId
+    read_regions: Callable[[], Iterable[RegionPending]]
     check: Callable[[BaseTable], None]
     objects: ObjectStore
     runner: TaskRunner
@@ -92,6 +97,11 @@ class _Merger:
             )
         self.check(base)  # guard: base has the columns of the table
         return base
+
+    def lists(self, plan: MergePlan) -> bool:
+        """Return whether the heads still list all directories of a plan: a compaction may have replaced them."""
+        listed = {(one.region, path) for one in self.read_regions() for _, path in one.generations}
+        return all((one.region, path) in listed for one in plan.regions for _, path in one.generations)
 
 
 def merge_generations(
@@ -133,6 +143,7 @@ def merge_generations(
         merger = _Merger(
             uri=uri,
             table=table,
+            read_regions=read_regions,
             check=check,
             objects=objects,
             runner=runner,
@@ -140,15 +151,15 @@ def merge_generations(
             storage_options=storage_options,
             copies=copies,
         )
-        return _merge(merger, read_regions, clock)
+        return _merge(merger, clock)
 
 
-def _merge(merger: _Merger, read_regions: Callable[[], Iterable[RegionPending]], clock: Clock) -> Merged:
+def _merge(merger: _Merger, clock: Clock) -> Merged:
     stale: StaleHeads | None = None
     for attempt in range(ATTEMPTS):
         if attempt:
             clock.sleep(_FIRST_WAIT_S * 2**attempt * merger.ids.uniform())
-        pending = list(read_regions())  # guard: heads are read before the base
+        pending = list(merger.read_regions())  # guard: heads are read before the base
         base = repair_markers(base=merger.open_base(), objects=merger.objects)
         merger.check(base)  # guard: repaired base has the columns of the table
         plan = plan_merge(pending, base.counters, table=merger.uri)
@@ -188,13 +199,17 @@ class _Done:
 def _attempt(merger: _Merger, plan: MergePlan, planned: BaseTable) -> _Done | None:
     """Commit the plan; None if the merge must be planned again.
 
-    That is also the case if reading failed after another merge: a collection may have deleted the generations.
+    That is also the case if reading failed after another merge, or after a compaction of the generations: a collection
+    may have deleted them.
     """
     try:
         return _carry_out(merger, plan, planned)
     except (Corrupt, Invalid):
         newest = merger.open_base()
-        if (newest.counters, newest.fence) == (planned.counters, planned.fence):  # guard: failed merge is replanned
+        if (
+            (newest.counters, newest.fence) == (planned.counters, planned.fence)  # guard: failed merge is replanned
+            and merger.lists(plan)  # guard: merge of compacted generations is replanned
+        ):
             raise
         return None
 

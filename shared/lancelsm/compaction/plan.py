@@ -11,6 +11,7 @@ from typing import TypeVar
 from lancelsm.common.layout import Generation, RegionId
 from lancelsm.common.setsum import Setsum
 from lancelsm.errors import Corrupt
+from lancelsm.region.manifest import missing_numbers
 
 Item = TypeVar("Item")
 
@@ -34,6 +35,7 @@ class RegionPending:
     Args:
         newest: current_generation - 1 of the head; 0 if nothing was flushed.
         generations: (number, key of the directory relative to the table) of each generation in the manifest.
+        spans: the numbers that a generation replaces, if a compaction made it; else it has its own number alone.
         sums: setsums by generation; generations that Lance itself wrote have none.
     """
 
@@ -41,11 +43,15 @@ class RegionPending:
     newest: Generation
     generations: tuple[tuple[Generation, str], ...]
     sums: Mapping[Generation, Sums] = field(default_factory=dict)
+    spans: Mapping[Generation, range] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegionPlan:
-    """The generations `after` + 1 to `through` of one region, in this order."""
+    """The generations `after` + 1 to `through` of one region, in this order.
+
+    The first one may be a compacted generation that begins below. It hides the rows that the base has of these keys.
+    """
 
     region: RegionId
     after: Generation
@@ -110,8 +116,8 @@ def plan_merge(
         if counter > region.newest:  # guard: heads older than the base are read again
             return StaleHeads(region.region)
         listed = dict(region.generations)
-        wanted = [Generation(number) for number in range(counter + 1, region.newest + 1)]
-        if missing := [number for number in wanted if number not in listed]:  # guard: no generation is missing
+        spans = [region.spans.get(number, range(number, number + 1)) for number in listed]
+        if missing := missing_numbers(spans, above=counter, newest=region.newest):  # guard: no generation is missing
             raise Corrupt(
                 f"generations {counter + 1} to {region.newest} must be merged, the manifest does not list {missing}",
                 remedy="Restore the base to a version whose next generation still exists, or restore the manifest from "
@@ -119,7 +125,7 @@ def plan_merge(
                 table=table,
                 region=region.region,
             )
-        if wanted:
+        if wanted := [number for number in sorted(listed) if counter < number <= region.newest]:
             generations = tuple((number, listed[number]) for number in wanted)  # guard: no generation is left out
             plan = RegionPlan(region=region.region, after=counter, generations=generations, sums=region.sums)
             planned.append(plan)

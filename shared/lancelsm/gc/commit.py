@@ -18,7 +18,7 @@ def commit_round(region: Region, key: str) -> CommittedManifest | Superseded:
     """Commit the verified round whose list has this key.
 
     Returns:
-        The manifest, once the head names it; `Superseded` if another round came first.
+        The manifest, once the head names it; `Superseded` if another round or a compaction came first.
 
     Raises:
         Corrupt: the list is missing, unreadable or of another region.
@@ -49,5 +49,6 @@ def after_round(manifest: Manifest, listed: RoundList, *, at: float) -> Manifest
         list_setsum=listed.setsum,
         first_position=Position(listed.round.floor),
         paths=frozenset(g.path for g in manifest.generations if g.path in directories),
+        compactions=listed.round.compactions,
         at=at,
     )

@@ -67,6 +67,7 @@ class Round:
         discarded: sum of all entries below the floor, including those that earlier rounds deleted.
         fence: for the base only: its files were listed before the commit that raises `lancelsm.fence` to this number.
         log_bytes: size of the whole log when it was marked; a round may only take a share of it.
+        compactions: for a region only: as in the manifest from which it was marked.
     """
 
     region: RegionId | None  # None: the base
@@ -77,6 +78,7 @@ class Round:
     discarded: Setsum = Setsum.ZERO
     fence: int = 0
     log_bytes: int = 0
+    compactions: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,6 +155,7 @@ def encode(found: Round) -> bytes:
         discarded=found.discarded.digest(),
         marked=found.marked,
         standing=found.log_bytes,
+        compactions=found.compactions,
     )
     return message.SerializeToString(deterministic=True)
 
@@ -174,6 +177,7 @@ def decode(body: bytes, *, key: str) -> Round:
             discarded=Setsum.from_digest(message.discarded),
             fence=message.fence,
             log_bytes=message.standing,
+            compactions=message.compactions,
         )
     except (DecodeError, ValueError, KeyError, Corrupt) as error:
         raise Corrupt(f"not the list of a round: {error!r}", object=key) from error

@@ -157,6 +157,7 @@ def mark_region(survey: Survey, *, now: float) -> MarkedRound:
             marked=now,
             discarded=marking.discarded,
             log_bytes=survey.log_bytes,
+            compactions=survey.manifest.compactions,
         ),
         kept=tuple(kept),
         worthwhile=big or len(items) > _OWN_OBJECTS,

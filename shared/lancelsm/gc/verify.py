@@ -60,8 +60,9 @@ def verify_region(region: Region, key: str, *, pins: Sequence[Pin], progress: Pr
         listed is None
         or manifest.collector_round + 1 != listed.round.number  # guard: verified round is the next one
         or listed.round.region != region.id  # guard: verified round is of the region
+        or listed.round.compactions != manifest.compactions  # guard: verified round knows all compactions
     ):
-        raise Contended("another round came first", remedy="Mark a new one", **region.where)
+        raise Contended("another round or a compaction came first", remedy="Mark a new one", **region.where)
     with contended_if_overtaken(region, head):
         check = _Check(region, listed.round, head, manifest, pins)
         check.items()

@@ -29,8 +29,9 @@ class RegionStatus:
     owner: str
     status: str
     next_position: int
-    generations: int  # not merged yet
+    generations: int  # not merged yet; a compacted one counts once
     merged_generation: int
+    newest_generation: int
     wal_rows: int  # not flushed yet
     wal_bytes: int
 
@@ -86,8 +87,9 @@ def _region_status(
         owner=head.owner,
         status=head.status.value,
         next_position=head.next_position,
-        generations=manifest.newest - counter,
+        generations=sum(one.generation > counter for one in manifest.generations),
         merged_generation=counter,
+        newest_generation=manifest.newest,
         wal_rows=head.wal_rows - manifest.wal_rows,
         wal_bytes=head.wal_bytes - manifest.wal_bytes,
     )

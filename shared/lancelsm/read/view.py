@@ -17,7 +17,7 @@ from lancelsm.read.tail import Tail, held_bytes, read_tail
 from lancelsm.region.catalog import Region, TableContext, check_known, check_not_dropped
 from lancelsm.region.compare_and_swap import ensure_unused, newest
 from lancelsm.region.head import Head
-from lancelsm.region.manifest import FlushedGeneration, Manifest
+from lancelsm.region.manifest import FlushedGeneration, Manifest, missing_numbers
 from lancelsm.wal.entry import Entry
 from lancelsm.wal.replay import LogCollected, LogEnd, stream_tail, tail
 
@@ -194,8 +194,7 @@ def _problem(found: Sequence[_Read | _Absent | _Overtaken], base: BaseTable, con
 def mismatch(manifest: Manifest, base: BaseTable) -> str:
     """Return why a manifest and the base that was read after it don't belong together; empty if they do."""
     counter = base.counters.get(manifest.region, 0)
-    kept = {g.generation for g in manifest.generations}
-    missing = [g for g in range(counter + 1, manifest.newest + 1) if g not in kept]
+    missing = missing_numbers((g.numbers for g in manifest.generations), above=counter, newest=manifest.newest)
     if (
         counter <= manifest.newest  # guard: counter is in the heads
         and not missing  # guard: generations that the base lacks are listed
@@ -203,7 +202,7 @@ def mismatch(manifest: Manifest, base: BaseTable) -> str:
         return ""
     return (
         f"the base has merged region {manifest.region} through generation {counter}, but its manifest lists "
-        f"{sorted(kept)} of {manifest.newest} generations"
+        f"{sorted(g.generation for g in manifest.generations)} of {manifest.newest} generations"
     )
 
 

@@ -250,6 +250,7 @@ def _swap(region: Region, head: Head, staged: Staged, *, budget: Budget) -> Head
         current_generation=manifest.current_generation,
         collector_round=manifest.collector_round,
         nonce=region.context.ids.nonce(),
+        compacted=manifests.live_numbers(manifest, above=head.merged),
     )
     cause: LsmError | None = None
     for _ in budget.attempts():

@@ -8,6 +8,7 @@ was read to the swap to try.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
@@ -30,11 +31,12 @@ SINCE_UNKNOWN = "0"
 
 _TEXT_FIELDS = frozenset(
     {"owner", "nonce", "manifest_key", "manifest_nonce", "status", "entry_setsum", "source"}
-    | {"dirty", "stopped", "waiting"}
+    | {"dirty", "stopped", "waiting", "compacted"}
 )
-_OPTIONAL_FIELDS = ("dirty", "stopped", "waiting")  # absent from the record if they are empty
+_OPTIONAL_FIELDS = ("dirty", "stopped", "waiting", "compacted")  # absent from the record if they are empty
 _EMPTY = dict.fromkeys(_OPTIONAL_FIELDS, "")
 _REASON_MAX_LENGTH = 200  # a head stays below 1 KB
+_SPAN = re.compile(r"([0-9]+)-([0-9]+)")
 _POSITION_FIELDS = frozenset({"next_position", "first_position"})
 
 
@@ -111,7 +113,8 @@ class Head:
     Advisory: `merged` is the newest generation that mergers have reported as merged; `dirty` is the time (Unix seconds
     as text) since which the base has lagged, empty if it does not lag; `stopped` says why the region takes no rows for
     now (`region.drift`), empty if it takes rows; `waiting` is the note of a writer that waits for its turn
-    (`wal.waiting`): for how many milliseconds others should hold back, as text; empty without a note.
+    (`wal.waiting`): for how many milliseconds others should hold back, as text; empty without a note; `compacted` has
+    the spans of numbers that became one generation each, such as `3-9 10-12`, of those that were not merged then.
     """
 
     epoch: Epoch
@@ -134,6 +137,7 @@ class Head:
     dirty: str = ""
     stopped: str = ""
     waiting: str = ""
+    compacted: str = ""
     format: int = FORMAT
 
     @property
@@ -159,7 +163,9 @@ class Head:
     @property
     def pending_generations(self) -> int:
         """The number of generations that are not merged yet, as far as mergers have reported."""
-        return self.current_generation - 1 - self.merged
+        spans = [(int(first), int(last)) for first, last in _SPAN.findall(self.compacted)]
+        saved = sum(last - max(first, self.merged + 1) for first, last in spans if last > self.merged)
+        return max(0, self.current_generation - 1 - self.merged - saved)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -305,6 +311,7 @@ def manifest_swapped(
     current_generation: Generation,
     collector_round: int,
     nonce: Nonce,
+    compacted: str = "",
 ) -> Swap:
     """Name the next manifest. The swap depends on the manifest version only: it does not conflict with appends."""
     return Swap(
@@ -317,6 +324,7 @@ def manifest_swapped(
             "current_generation": current_generation,
             "collector_round": collector_round,
             "manifest_nonce": nonce,
+            **({"compacted": compacted or None} if compacted != head.compacted else {}),
         },
     )
 

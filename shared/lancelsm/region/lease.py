@@ -71,6 +71,11 @@ def lease(context: TableContext, name: str) -> Iterator[None]:
             raise
 
 
+def compaction_lease(region: RegionId) -> str:
+    """Return the name of the lease under which a function compacts the generations of a region."""
+    return f"compact-{region}"
+
+
 def flush_lease(region: RegionId) -> str:
     """Return the name of the lease that a function holds while it flushes a region."""
     return f"flush-{region}"

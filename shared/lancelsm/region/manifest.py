@@ -8,7 +8,7 @@ Lance can read them.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -31,7 +31,8 @@ if TYPE_CHECKING:  # an append reads no manifest, and protobuf is slow to load
     from lancelsm.generated.lancelsm.v1 import manifest_pb2 as pb
     from lancelsm.record.key_bounds import Bounds
 
-FORMAT = 3  # of a manifest with indexes: earlier releases flush without them
+FORMAT = 4  # of a region with compacted generations: earlier releases would miss numbers
+_WITHOUT_COMPACTIONS = 3  # of a manifest with indexes: earlier releases flush without them
 _WITHOUT_INDEXES = 2
 _NO_POSITION = Position(0)  # before the first entry
 _FIRST_POSITION = Position(1)
@@ -47,6 +48,7 @@ _NEVER_DECREASE = (
     "wal_bytes",
     "collector_round",
     "index_number",
+    "compactions",
 )
 
 
@@ -96,7 +98,11 @@ class GenerationKeys:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlushedGeneration:
-    """One generation in a manifest. `folded` is None if Lance's own writer flushed it."""
+    """One generation in a manifest. `folded` is None if Lance's own writer flushed it.
+
+    A compaction makes one generation of several. It has the number of its newest part, and `first_number` is that of
+    its oldest one. The range of its entries is that of all parts.
+    """
 
     generation: Generation
     path: str  # directory name below the region
@@ -105,6 +111,12 @@ class FlushedGeneration:
     folded: FlushedRange | None = None
     indexes: GenerationIndexes | None = None  # None: it has no index that readers may rely on
     keys: GenerationKeys | None = None  # None: it may have any key; Lance or an earlier release flushed it
+    first_number: Generation | None = None  # None: a flush wrote it
+
+    @property
+    def numbers(self) -> range:
+        """The numbers of the generations that a flush wrote and that this one replaces, or its own number."""
+        return range(self.generation if self.first_number is None else self.first_number, self.generation + 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,7 +127,7 @@ class Manifest:
     entries after it are the tail. `entry_setsum`, `wal_rows`, `wal_bytes` and `applied_sequences` are the values of the
     head at that position, so head - manifest = tail. `collected_*` are the sums of the generations that were collected,
     so listed + collected = total. `collector_committed` is the time in Unix seconds at which the newest collection
-    round was committed.
+    round was committed. `compactions` is the number of compactions of generations that were ever committed.
     """
 
     region: RegionId
@@ -142,6 +154,7 @@ class Manifest:
     last_seen: Position = _NO_POSITION  # end of the log when this was written; a hint for Lance's writers
     index_number: int = 0  # the lowest number of the wanted list of indexes that a flush may build for
     foreign: bool = False  # of a shard that is not a region: its rows below `first_position` were routed to regions
+    compactions: int = 0
 
     @property
     def totals(self) -> LogTotals:
@@ -168,7 +181,7 @@ class Superseded:
 
 
 class IndexesChanged(Contended):
-    """An index was created while a generation was written without it. Nothing was committed: flush again."""
+    """An index was created while a generation was written without it. Nothing was committed: write it again."""
 
     required = 0  # the number of the list that the manifest requires
 
@@ -201,14 +214,7 @@ def flushed(
     if built.folded is None:
         raise ValueError("a flushed generation needs its range of entries")
     if index_number < manifest.index_number:  # guard: flush builds every index of the list in the head
-        outdated = IndexesChanged(
-            f"an index was created while the generation was written: it was built for list {index_number}, but the "
-            f"manifest requires list {manifest.index_number}",
-            remedy="Flush again",
-            region=manifest.region,
-        )
-        outdated.required = manifest.index_number
-        raise outdated
+        raise _indexes_changed(manifest, index_number, remedy="Flush again")
     return replace(
         manifest,
         replay_after=built.folded.last,
@@ -222,6 +228,97 @@ def flushed(
         replay_epoch=at_end.epoch,
         index_number=index_number,
     )
+
+
+def _indexes_changed(manifest: Manifest, index_number: int, *, remedy: str) -> IndexesChanged:
+    outdated = IndexesChanged(
+        f"an index was created while the generation was written: it was built for list {index_number}, but the "
+        f"manifest requires list {manifest.index_number}",
+        remedy=remedy,
+        region=manifest.region,
+    )
+    outdated.required = manifest.index_number
+    return outdated
+
+
+def compacted(
+    manifest: Manifest,
+    *,
+    parts: Collection[str],
+    built: FlushedGeneration,
+    collector_round: int,
+    index_number: int = 0,
+) -> Manifest | Superseded:
+    """Replace neighbouring generations by one that has the newest row of each of their keys.
+
+    Args:
+        parts: the paths of these generations.
+        built: the generation that replaces them.
+        collector_round: of the manifest from which the compaction was planned. A later round may delete the directory
+            of `built`, which no manifest listed and whose number is used.
+        index_number: the number of the wanted list of indexes that the generation was built for.
+
+    Returns:
+        The next manifest; the same manifest if it already lists the path of the generation; `Superseded` if a part is
+        not listed any more, or a collection round was committed since.
+
+    Raises:
+        IndexesChanged: the manifest requires a later list of indexes.
+    """
+    if any(g.path == built.path for g in manifest.generations):
+        return manifest
+    listed = [at for at, g in enumerate(manifest.generations) if g.path in parts]
+    if len(listed) != len(parts):  # guard: parts of a compaction are still listed
+        return Superseded(why=f"generations {built.numbers.start} to {built.generation} are not all listed any more")
+    if manifest.collector_round != collector_round:  # guard: no round was committed during a compaction
+        return Superseded(
+            why=f"planned after collection round {collector_round}, but the manifest is after round "
+            f"{manifest.collector_round}, which may delete the new directory"
+        )
+    if index_number < manifest.index_number:  # guard: compaction builds every index of the list in the head
+        raise _indexes_changed(manifest, index_number, remedy="Compact again")
+    before, after = manifest.generations[: listed[0]], manifest.generations[listed[-1] + 1 :]
+    return replace(
+        manifest,
+        generations=(*before, built, *after),
+        compactions=manifest.compactions + 1,
+        index_number=index_number,
+    )
+
+
+def joined_range(parts: Sequence[FlushedGeneration]) -> tuple[Position, Position, Setsum] | None:
+    """Return the first and last entry of neighbouring generations, and the sum of all; None if Lance flushed one."""
+    ranges = [g.folded for g in parts if g.folded]
+    if len(ranges) < max(1, len(parts)):
+        return None
+    return ranges[0].first, ranges[-1].last, sum((one.entry_setsum for one in ranges), start=Setsum.ZERO)
+
+
+def missing_numbers(spans: Iterable[range], *, above: int, newest: int) -> list[int]:
+    """Return the numbers from `above` + 1 to `newest` that none of these spans of generations has.
+
+    The first span may begin below: it then has rows that the base has too, and the same or newer ones of each key.
+    """
+    missing: list[int] = []
+    reached = above
+    for span in sorted(spans, key=lambda span: span.start):
+        missing += range(reached + 1, min(span.start, newest + 1))
+        reached = max(reached, span.stop - 1)
+    return [*missing, *range(reached + 1, newest + 1)]
+
+
+def with_spans(
+    generations: Iterable[FlushedGeneration], known: Iterable[FlushedGeneration]
+) -> tuple[FlushedGeneration, ...]:
+    """Return generations with the first numbers that known ones of the same paths have. Lance's writer drops these."""
+    firsts = {g.path: g.first_number for g in known}
+    return tuple(replace(g, first_number=firsts.get(g.path)) for g in generations)
+
+
+def live_numbers(manifest: Manifest, *, above: int) -> str:
+    """Return the spans of compacted generations that begin or end above a number, as the head records them."""
+    spans = [g.numbers for g in manifest.generations if g.generation > above and len(g.numbers) > 1]
+    return " ".join(f"{span.start}-{span.stop - 1}" for span in spans)
 
 
 def requiring_indexes(manifest: Manifest, number: int) -> Manifest:
@@ -267,6 +364,7 @@ def collected(
     list_setsum: Setsum,
     first_position: Position,
     paths: frozenset[str],
+    compactions: int = 0,
     at: float,
 ) -> Manifest | Superseded:
     """Commit a collection round: remove the generations that its list deletes, and raise the floor.
@@ -276,6 +374,8 @@ def collected(
         key, list_setsum: the key and the sum of the list of the round.
         first_position: the new floor of the log; WAL objects below it may be deleted.
         paths: the paths of the generations that are removed, which are the oldest ones.
+        compactions: of the manifest from which the round was marked. The list may have the directory of a later
+            compaction, which no manifest listed then.
         at: the current time in Unix seconds; readers of the removed generations started before.
 
     Returns:
@@ -286,10 +386,12 @@ def collected(
     leaving = [g for g in manifest.generations if g.path in paths]
     if (
         manifest.collector_round != round_number - 1  # guard: committed round is the next one
+        or manifest.compactions != compactions  # guard: no compaction was committed since the mark
         or len(leaving) != len(paths)
     ):
         return Superseded(
-            why=f"planned round {round_number}, but the manifest is after round {manifest.collector_round}"
+            why=f"planned round {round_number} after {compactions} compactions, but the manifest is after round "
+            f"{manifest.collector_round} and {manifest.compactions} compactions"
         )
     folded = [g.folded for g in leaving if g.folded]
     return replace(
@@ -330,7 +432,8 @@ def violations(old: Manifest | None, new: Manifest) -> list[str]:
 def _inner_violations(m: Manifest) -> list[str]:
     broken = []
     numbers = [g.generation for g in m.generations]
-    if numbers and numbers != list(range(numbers[0], m.current_generation)):
+    spans = [g.numbers for g in m.generations]
+    if spans and [span.stop for span in spans] != [*(span.start for span in spans[1:]), m.current_generation]:
         broken.append(f"generations {numbers} are not contiguous up to {m.current_generation - 1}")
     broken += [
         f"generation {g.generation} has the empty range {g.folded.first}..{g.folded.last}"
@@ -371,13 +474,23 @@ def _step_violations(old: Manifest, new: Manifest) -> list[str]:
     if added and added[0] != old.replay_after + 1:
         broken.append(f"the next generation starts at {added[0]}, but the replay point was {old.replay_after}")
     kept = {g.generation: g for g in new.generations}
-    oldest = new.generations[0].generation if new.generations else new.current_generation
+    oldest = new.generations[0].numbers.start if new.generations else new.current_generation
+    replaced = {part.path for g in new.generations for part in _parts(old, g)}
     broken += [
         f"generation {g.generation} was changed or is missing"
         for g in old.generations
-        if g.generation >= oldest and not _same_rows(g, kept.get(g.generation))
+        if g.generation >= oldest and g.path not in replaced and not _same_rows(g, kept.get(g.generation))
     ]
     return broken
+
+
+def _parts(old: Manifest, new: FlushedGeneration) -> list[FlushedGeneration]:
+    """Return the generations that a new one replaces; none if it does not have exactly their numbers and entries."""
+    parts = [g for g in old.generations if g.generation in new.numbers]
+    if len(parts) < 2 or new.folded is None or parts[0].numbers.start != new.numbers.start:
+        return []
+    ours = new.folded.first, new.folded.last, new.folded.entry_setsum
+    return parts if parts[-1].generation == new.generation and joined_range(parts) == ours else []
 
 
 def _same_rows(old: FlushedGeneration, new: FlushedGeneration | None) -> bool:
@@ -401,7 +514,7 @@ def encode(manifest: Manifest) -> bytes:
         shard_id=pb.Uuid(uuid=uuid.UUID(manifest.region).bytes),
         field_entries=[pb.FieldEntry(field_id=name, value=value) for name, value in manifest.values],
         status=pb.SEALED if manifest.sealed else pb.ACTIVE,
-        format=FORMAT if manifest.index_number else _WITHOUT_INDEXES,
+        format=_format(manifest),
         first_position=manifest.first_position,
         entry_setsum=manifest.entry_setsum.digest(),
         wal_rows=manifest.wal_rows,
@@ -416,9 +529,17 @@ def encode(manifest: Manifest) -> bytes:
         replay_epoch=manifest.replay_epoch,
         index_number=manifest.index_number,
         foreign=manifest.foreign,
+        compactions=manifest.compactions,
     )
     body: bytes = message.SerializeToString(deterministic=True)
     return body
+
+
+def _format(manifest: Manifest) -> int:
+    """Return the lowest format that says all of this, so that earlier releases can read it where that is safe."""
+    if manifest.compactions:
+        return FORMAT
+    return _WITHOUT_COMPACTIONS if manifest.index_number else _WITHOUT_INDEXES
 
 
 def decode(body: bytes, *, key: str) -> Manifest:
@@ -451,6 +572,8 @@ def _wrong_path(manifest: Manifest) -> tuple[str, str] | None:
     for g in manifest.generations:
         if generation_number(g.path) != g.generation:
             return f"generations[{g.generation}].path", g.path
+        if not g.numbers:
+            return f"generations[{g.generation}].first_number", str(g.first_number)
     key = manifest.collector_key
     return ("collector_key", key) if key and not is_round_list(key, manifest.region) else None
 
@@ -481,6 +604,7 @@ def _manifest_value(message: pb.Manifest) -> Manifest:
         replay_epoch=Epoch(message.replay_epoch),
         index_number=message.index_number,
         foreign=message.foreign,
+        compactions=message.compactions,
     )
 
 
@@ -506,6 +630,8 @@ def _generation_message(g: FlushedGeneration) -> pb.FlushedGeneration:
         message.key_filter_blocks = g.keys.filter_blocks
         message.key_filter_setsum = g.keys.filter_setsum.digest()
         message.key_sum = g.keys.sum_at(g.path).digest()
+    if g.first_number is not None:
+        message.first_number = g.first_number
     return message
 
 
@@ -533,6 +659,7 @@ def _generation_value(message: pb.FlushedGeneration) -> FlushedGeneration:
         if message.index_number
         else None,
         keys=_keys_value(message) if message.key_sum else None,
+        first_number=Generation(message.first_number) if message.first_number else None,
     )
 
 

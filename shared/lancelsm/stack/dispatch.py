@@ -6,8 +6,10 @@ nothing to do.
 
 A flush of a region is due by the table's settings for rows, bytes, or the time since the base began to lag. Regions
 with small logs share an invocation. A region whose flush still runs is left out (`region.lease.flush_lease`). A merge
-is due by the number of pending generations or by that time. A generation counts as pending until the merger has
-recorded its merge in the head. A marked region without data is skipped; the merger removes its mark.
+is due by the number of generations flushed since the last one, or by that time. A generation counts as pending until
+the merger has recorded its merge in the head. A compaction of a region is due if it has more than `max_generations`
+pending ones; while a merge is due or runs, more than twice as many, since it reads them all. A marked region without
+data is skipped; the merger removes its mark.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ from lancelsm.region.catalog import Region, regions, with_heads
 from lancelsm.region.compare_and_swap import newest
 from lancelsm.region.handle import TableHandle
 from lancelsm.region.head import Head
-from lancelsm.region.lease import flush_lease, is_held
+from lancelsm.region.lease import compaction_lease, flush_lease, is_held
 from lancelsm.registry import Record
 from lancelsm.stack.fan_out import Marks
 
@@ -52,6 +54,10 @@ class Work(Protocol):
         """Start a flush of regions of a table."""
         ...
 
+    def compact(self, table: str, *, regions: Sequence[RegionId]) -> None:
+        """Start a compaction of the generations of regions of a table."""
+        ...
+
     def running_merges(self) -> Sequence[str]:
         """Return the names of merges that run now; the list may be seconds late."""
         ...
@@ -70,6 +76,7 @@ class Lag:
     bytes: int
     newest: Generation
     merged: Generation  # recorded in the head by the merger
+    live: int  # pending generations; a compacted one counts once
     since: float  # when the base began to lag, in Unix seconds
 
 
@@ -80,10 +87,14 @@ class Due:
     Args:
         flush: groups of regions; each group is flushed by one invocation.
         merge: the name of the merge; a name is started only once.
+        compact: regions to compact unless a merge runs.
+        crowded: those of them to compact even then.
     """
 
     flush: tuple[tuple[RegionId, ...], ...]
     merge: str | None
+    compact: tuple[RegionId, ...] = ()
+    crowded: tuple[RegionId, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,6 +103,7 @@ class Dispatched:
 
     flushed: tuple[str, ...]
     merges: tuple[str, ...]
+    compacted: tuple[str, ...]
     failed: Mapping[str, Exception]
     left: Marks
 
@@ -106,6 +118,7 @@ def due(table: TableId, lags: Iterable[Lag], *, settings: Settings, now: float) 
     flush: list[Lag] = []
     waiting: list[Lag] = []
     merge_is_due = False
+    lags = tuple(lags)
     for lag in lags:
         age, pending = now - lag.since, lag.newest - lag.merged
         large = lag.rows >= settings.flush_rows or lag.bytes >= settings.flush_bytes
@@ -114,16 +127,18 @@ def due(table: TableId, lags: Iterable[Lag], *, settings: Settings, now: float) 
         if pending > 0:
             waiting.append(lag)
             merge_is_due |= pending >= settings.merge_generations or age >= settings.merge_age_seconds
+    compact = tuple(lag.region for lag in lags if lag.live > settings.max_generations)
+    crowded = tuple(lag.region for lag in lags if lag.live > 2 * settings.max_generations)
     groups = tuple(_groups(flush, bytes_max=settings.flush_bytes))
     if not merge_is_due:
-        return Due(flush=groups, merge=None)
+        return Due(flush=groups, merge=None, compact=compact, crowded=crowded)
     oldest = min(lag.since for lag in waiting)
     parts = [
         sorted((lag.region, lag.newest, lag.merged) for lag in waiting),
         int((now - oldest) // settings.merge_age_seconds),
     ]
     digest = hashlib.sha256(json.dumps(parts).encode()).hexdigest()
-    return Due(flush=groups, merge=f"{table}-{digest[:_NAME_DIGITS]}")
+    return Due(flush=groups, merge=f"{table}-{digest[:_NAME_DIGITS]}", compact=crowded, crowded=crowded)
 
 
 def _groups(lags: Iterable[Lag], *, bytes_max: int) -> Iterator[tuple[RegionId, ...]]:
@@ -170,6 +185,7 @@ def dispatch(
     """
     flushed: list[str] = []
     merges: list[str] = []
+    compacted: list[str] = []
     failed: dict[str, Exception] = {}
     left = dict(marks)
     for table, wanted in marks.items():
@@ -187,18 +203,25 @@ def dispatch(
             for group in groups:
                 work.flush(uri, regions=group)
             flushed += [uri] if groups else []
-            if needs.merge is not None and not any(name.startswith(table) for name in work.running_merges()):
+            may_merge = needs.merge is not None or needs.compact
+            is_merging = may_merge and any(name.startswith(table) for name in work.running_merges())
+            if compact := _free(handle, needs.crowded if is_merging else needs.compact, lease=compaction_lease):
+                work.compact(uri, regions=compact)
+                compacted.append(uri)
+            if needs.merge is not None and not is_merging:
                 merges.append(work.merge(uri, name=needs.merge))
         except Exception as error:  # noqa: BLE001 - an error in one table must not stop the others
             failed[uri] = error
-    return Dispatched(flushed=tuple(flushed), merges=tuple(merges), failed=failed, left=left)
+    return Dispatched(
+        flushed=tuple(flushed), merges=tuple(merges), compacted=tuple(compacted), failed=failed, left=left
+    )
 
 
 class AwsWork:
     """Work in this AWS account: invokes a function without waiting, starts a state machine.
 
     Args:
-        compaction: the name of the function that flushes.
+        compaction: the name of the function that flushes and compacts generations.
         machine: the ARN of the state machine that merges.
         service: creates AWS clients.
 
@@ -215,8 +238,15 @@ class AwsWork:
 
     def flush(self, table: str, *, regions: Sequence[RegionId]) -> None:
         with _aws_errors("the flush can't be started", table=table):
-            body = json.dumps({"table": table, "regions": list(regions)}).encode()
-            self._service("lambda").invoke(FunctionName=self._compaction, InvocationType="Event", Payload=body)
+            self._invoke({"table": table, "regions": list(regions)})
+
+    def compact(self, table: str, *, regions: Sequence[RegionId]) -> None:
+        with _aws_errors("the compaction can't be started", table=table):
+            self._invoke({"table": table, "compact": list(regions)})
+
+    def _invoke(self, event: Mapping[str, object]) -> None:
+        body = json.dumps(event).encode()
+        self._service("lambda").invoke(FunctionName=self._compaction, InvocationType="Event", Payload=body)
 
     def running_merges(self) -> Sequence[str]:
         if self._running is None:
@@ -267,9 +297,11 @@ def _open_checked(uri: str, table: TableId, open_table: Callable[[str], TableHan
     return handle
 
 
-def _free(handle: TableHandle, group: Sequence[RegionId]) -> list[RegionId]:
-    """Return the regions of a group that no invocation flushes now."""
-    return [region for region in group if not is_held(handle.context, flush_lease(region))]
+def _free(
+    handle: TableHandle, group: Sequence[RegionId], *, lease: Callable[[RegionId], str] = flush_lease
+) -> list[RegionId]:
+    """Return the regions of a group that no invocation flushes, or compacts, now."""
+    return [region for region in group if not is_held(handle.context, lease(region))]
 
 
 def _lags(handle: TableHandle, wanted: Sequence[RegionId] | None) -> list[Lag]:
@@ -285,6 +317,7 @@ def _lags(handle: TableHandle, wanted: Sequence[RegionId] | None) -> list[Lag]:
                 bytes=head.wal_bytes - manifest.wal_bytes,
                 newest=manifest.newest,
                 merged=head.merged,
+                live=sum(one.generation > head.merged for one in manifest.generations),
                 since=float(head.dirty),
             )
 

@@ -15,6 +15,7 @@ from lancelsm.routing.route import values_json
 if TYPE_CHECKING:
     from lancelsm.common.committed import Committed
     from lancelsm.common.layout import Generation, RegionId
+    from lancelsm.compaction.compact import CompactedGeneration
     from lancelsm.compaction.maintenance import Flushed
     from lancelsm.compaction.merge import Merged
     from lancelsm.compaction.optimize import Optimized
@@ -43,6 +44,11 @@ def flushed(done: Iterable[Flushed]) -> Document:
     """Return {"generations": [{"region", "generation", "rows", "path"}]}."""
     found = [{"region": one.region, "generation": one.generation, "rows": one.rows, "path": one.path} for one in done]
     return {"generations": found}
+
+
+def compacted(done: Iterable[CompactedGeneration]) -> Document:
+    """Return {"generations": [{"region", "first_generation", "generation", "parts", "rows", "path"}]}."""
+    return {"generations": [asdict(one) for one in done]}
 
 
 def merged(done: Merged) -> Document:

@@ -106,6 +106,7 @@ def derived_head(
         manifest_nonce=nonce(),
         merged=merged,
         dirty=heads.SINCE_UNKNOWN if entries or manifest.newest > merged else "",
+        compacted=manifests.live_numbers(manifest, above=merged),
     )
 
 

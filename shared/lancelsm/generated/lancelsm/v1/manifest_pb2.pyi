@@ -21,7 +21,7 @@ class Uuid(_message.Message):
     def __init__(self, uuid: _Optional[bytes] = ...) -> None: ...
 
 class FlushedGeneration(_message.Message):
-    __slots__ = ("generation", "path", "in_memory_bytes", "physical_rows", "primary_key_bytes", "first_position", "last_position", "entry_setsum", "row_setsum", "file_setsum", "bloom_setsum", "index_number", "index_version", "index_setsum", "key_index_setsums", "key_bounds", "key_filter_blocks", "key_filter_setsum", "key_sum")
+    __slots__ = ("generation", "path", "in_memory_bytes", "physical_rows", "primary_key_bytes", "first_position", "last_position", "entry_setsum", "row_setsum", "file_setsum", "bloom_setsum", "index_number", "index_version", "index_setsum", "key_index_setsums", "key_bounds", "key_filter_blocks", "key_filter_setsum", "key_sum", "first_number")
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     PATH_FIELD_NUMBER: _ClassVar[int]
     IN_MEMORY_BYTES_FIELD_NUMBER: _ClassVar[int]
@@ -41,6 +41,7 @@ class FlushedGeneration(_message.Message):
     KEY_FILTER_BLOCKS_FIELD_NUMBER: _ClassVar[int]
     KEY_FILTER_SETSUM_FIELD_NUMBER: _ClassVar[int]
     KEY_SUM_FIELD_NUMBER: _ClassVar[int]
+    FIRST_NUMBER_FIELD_NUMBER: _ClassVar[int]
     generation: int
     path: str
     in_memory_bytes: int
@@ -60,7 +61,8 @@ class FlushedGeneration(_message.Message):
     key_filter_blocks: int
     key_filter_setsum: bytes
     key_sum: bytes
-    def __init__(self, generation: _Optional[int] = ..., path: _Optional[str] = ..., in_memory_bytes: _Optional[int] = ..., physical_rows: _Optional[int] = ..., primary_key_bytes: _Optional[int] = ..., first_position: _Optional[int] = ..., last_position: _Optional[int] = ..., entry_setsum: _Optional[bytes] = ..., row_setsum: _Optional[bytes] = ..., file_setsum: _Optional[bytes] = ..., bloom_setsum: _Optional[bytes] = ..., index_number: _Optional[int] = ..., index_version: _Optional[int] = ..., index_setsum: _Optional[bytes] = ..., key_index_setsums: _Optional[_Iterable[bytes]] = ..., key_bounds: _Optional[_Iterable[_Union[KeyBounds, _Mapping]]] = ..., key_filter_blocks: _Optional[int] = ..., key_filter_setsum: _Optional[bytes] = ..., key_sum: _Optional[bytes] = ...) -> None: ...
+    first_number: int
+    def __init__(self, generation: _Optional[int] = ..., path: _Optional[str] = ..., in_memory_bytes: _Optional[int] = ..., physical_rows: _Optional[int] = ..., primary_key_bytes: _Optional[int] = ..., first_position: _Optional[int] = ..., last_position: _Optional[int] = ..., entry_setsum: _Optional[bytes] = ..., row_setsum: _Optional[bytes] = ..., file_setsum: _Optional[bytes] = ..., bloom_setsum: _Optional[bytes] = ..., index_number: _Optional[int] = ..., index_version: _Optional[int] = ..., index_setsum: _Optional[bytes] = ..., key_index_setsums: _Optional[_Iterable[bytes]] = ..., key_bounds: _Optional[_Iterable[_Union[KeyBounds, _Mapping]]] = ..., key_filter_blocks: _Optional[int] = ..., key_filter_setsum: _Optional[bytes] = ..., key_sum: _Optional[bytes] = ..., first_number: _Optional[int] = ...) -> None: ...
 
 class KeyBounds(_message.Message):
     __slots__ = ("lower", "upper")
@@ -79,7 +81,7 @@ class FieldEntry(_message.Message):
     def __init__(self, field_id: _Optional[str] = ..., value: _Optional[bytes] = ...) -> None: ...
 
 class Manifest(_message.Message):
-    __slots__ = ("version", "writer_epoch", "replay_after_wal_entry_position", "wal_entry_position_last_seen", "current_generation", "generations", "shard_spec_id", "shard_id", "field_entries", "status", "format", "first_position", "entry_setsum", "wal_rows", "wal_bytes", "source", "collected_entries", "collected_rows", "collector_round", "collector_key", "collector_setsum", "replay_epoch", "collector_committed", "index_number", "foreign")
+    __slots__ = ("version", "writer_epoch", "replay_after_wal_entry_position", "wal_entry_position_last_seen", "current_generation", "generations", "shard_spec_id", "shard_id", "field_entries", "status", "format", "first_position", "entry_setsum", "wal_rows", "wal_bytes", "source", "collected_entries", "collected_rows", "collector_round", "collector_key", "collector_setsum", "replay_epoch", "collector_committed", "index_number", "foreign", "compactions")
     class SourceEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -112,6 +114,7 @@ class Manifest(_message.Message):
     COLLECTOR_COMMITTED_FIELD_NUMBER: _ClassVar[int]
     INDEX_NUMBER_FIELD_NUMBER: _ClassVar[int]
     FOREIGN_FIELD_NUMBER: _ClassVar[int]
+    COMPACTIONS_FIELD_NUMBER: _ClassVar[int]
     version: int
     writer_epoch: int
     replay_after_wal_entry_position: int
@@ -137,4 +140,5 @@ class Manifest(_message.Message):
     collector_committed: float
     index_number: int
     foreign: bool
-    def __init__(self, version: _Optional[int] = ..., writer_epoch: _Optional[int] = ..., replay_after_wal_entry_position: _Optional[int] = ..., wal_entry_position_last_seen: _Optional[int] = ..., current_generation: _Optional[int] = ..., generations: _Optional[_Iterable[_Union[FlushedGeneration, _Mapping]]] = ..., shard_spec_id: _Optional[int] = ..., shard_id: _Optional[_Union[Uuid, _Mapping]] = ..., field_entries: _Optional[_Iterable[_Union[FieldEntry, _Mapping]]] = ..., status: _Optional[_Union[Status, str]] = ..., format: _Optional[int] = ..., first_position: _Optional[int] = ..., entry_setsum: _Optional[bytes] = ..., wal_rows: _Optional[int] = ..., wal_bytes: _Optional[int] = ..., source: _Optional[_Mapping[str, str]] = ..., collected_entries: _Optional[bytes] = ..., collected_rows: _Optional[bytes] = ..., collector_round: _Optional[int] = ..., collector_key: _Optional[str] = ..., collector_setsum: _Optional[bytes] = ..., replay_epoch: _Optional[int] = ..., collector_committed: _Optional[float] = ..., index_number: _Optional[int] = ..., foreign: _Optional[bool] = ...) -> None: ...
+    compactions: int
+    def __init__(self, version: _Optional[int] = ..., writer_epoch: _Optional[int] = ..., replay_after_wal_entry_position: _Optional[int] = ..., wal_entry_position_last_seen: _Optional[int] = ..., current_generation: _Optional[int] = ..., generations: _Optional[_Iterable[_Union[FlushedGeneration, _Mapping]]] = ..., shard_spec_id: _Optional[int] = ..., shard_id: _Optional[_Union[Uuid, _Mapping]] = ..., field_entries: _Optional[_Iterable[_Union[FieldEntry, _Mapping]]] = ..., status: _Optional[_Union[Status, str]] = ..., format: _Optional[int] = ..., first_position: _Optional[int] = ..., entry_setsum: _Optional[bytes] = ..., wal_rows: _Optional[int] = ..., wal_bytes: _Optional[int] = ..., source: _Optional[_Mapping[str, str]] = ..., collected_entries: _Optional[bytes] = ..., collected_rows: _Optional[bytes] = ..., collector_round: _Optional[int] = ..., collector_key: _Optional[str] = ..., collector_setsum: _Optional[bytes] = ..., replay_epoch: _Optional[int] = ..., collector_committed: _Optional[float] = ..., index_number: _Optional[int] = ..., foreign: _Optional[bool] = ..., compactions: _Optional[int] = ...) -> None: ...

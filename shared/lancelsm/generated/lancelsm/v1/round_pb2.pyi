@@ -41,7 +41,7 @@ class Item(_message.Message):
     def __init__(self, kind: _Optional[_Union[Kind, str]] = ..., path: _Optional[str] = ..., number: _Optional[int] = ..., bytes: _Optional[int] = ..., why: _Optional[str] = ...) -> None: ...
 
 class Round(_message.Message):
-    __slots__ = ("format", "region", "round", "items", "fence", "floor", "discarded", "marked", "standing")
+    __slots__ = ("format", "region", "round", "items", "fence", "floor", "discarded", "marked", "standing", "compactions")
     FORMAT_FIELD_NUMBER: _ClassVar[int]
     REGION_FIELD_NUMBER: _ClassVar[int]
     ROUND_FIELD_NUMBER: _ClassVar[int]
@@ -51,6 +51,7 @@ class Round(_message.Message):
     DISCARDED_FIELD_NUMBER: _ClassVar[int]
     MARKED_FIELD_NUMBER: _ClassVar[int]
     STANDING_FIELD_NUMBER: _ClassVar[int]
+    COMPACTIONS_FIELD_NUMBER: _ClassVar[int]
     format: int
     region: bytes
     round: int
@@ -60,4 +61,5 @@ class Round(_message.Message):
     discarded: bytes
     marked: float
     standing: int
-    def __init__(self, format: _Optional[int] = ..., region: _Optional[bytes] = ..., round: _Optional[int] = ..., items: _Optional[_Iterable[_Union[Item, _Mapping]]] = ..., fence: _Optional[int] = ..., floor: _Optional[int] = ..., discarded: _Optional[bytes] = ..., marked: _Optional[float] = ..., standing: _Optional[int] = ...) -> None: ...
+    compactions: int
+    def __init__(self, format: _Optional[int] = ..., region: _Optional[bytes] = ..., round: _Optional[int] = ..., items: _Optional[_Iterable[_Union[Item, _Mapping]]] = ..., fence: _Optional[int] = ..., floor: _Optional[int] = ..., discarded: _Optional[bytes] = ..., marked: _Optional[float] = ..., standing: _Optional[int] = ..., compactions: _Optional[int] = ...) -> None: ...

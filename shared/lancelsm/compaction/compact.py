@@ -1,0 +1,272 @@
+"""Compact generations: replace several of a region by one, so that reads stay fast while merges are rare.
+
+A compaction reads neighbouring generations that are not merged, and writes the newest row of each of their keys as one
+generation. Tombstones stay, since the base may have rows of their keys. The sum of all rows that it reads must be that
+of the generations. The commit is one of a manifest, like that of a flush: it applies only if all of them are still
+listed, and if no collection round was committed since the compaction began. Such a round may delete the new directory,
+since no manifest names it yet and its number is used.
+
+Readers of an older manifest still read the old directories. A collection deletes these by their rank. Model:
+tests/model/generation_compaction.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
+
+import pyarrow as pa
+
+from lancelsm.common.layout import NO_GENERATION, Generation, RegionId, generation_name, generation_path
+from lancelsm.common.room import Room
+from lancelsm.common.setsum import Setsum
+from lancelsm.compaction.flush import Write
+from lancelsm.compaction.fold import FoldedRows
+from lancelsm.compaction.maintenance import writing
+from lancelsm.compaction.tiers import choose_run
+from lancelsm.dataset.generation import read_generation
+from lancelsm.dataset.scrub_reads import own_row_setsum
+from lancelsm.errors import Contended, Corrupt, Invalid, LsmError, error_context
+from lancelsm.objects.filesum import check_files
+from lancelsm.record.rowsum import row_setsum
+from lancelsm.region import manifest as manifests
+from lancelsm.region.catalog import Region, regions, select_regions, with_heads
+from lancelsm.region.compare_and_swap import commit, newest
+from lancelsm.region.handle import TableHandle
+from lancelsm.region.lease import compaction_lease, lease
+from lancelsm.region.manifest import FlushedGeneration, FlushedRange, IndexesChanged, Manifest, Superseded
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompactedGeneration:
+    """One generation that a compaction made of the generations `first_generation` to `generation`.
+
+    `parts` is their number; it is lower if some of them were compacted before.
+    """
+
+    region: RegionId
+    first_generation: Generation
+    generation: Generation
+    parts: int
+    rows: int
+    path: str  # relative to the table
+
+
+def compact_table(
+    handle: TableHandle, *, only: Sequence[str] | None = None, leased: bool = False
+) -> list[CompactedGeneration]:
+    """Compact regions until none has more than `max_generations` generations that are not merged.
+
+    Args:
+        only: compact only these regions, given by their ids.
+        leased: compact each region under its lease, which only saves double work, and leave out a region whose lease
+            another process holds.
+
+    Returns:
+        What was made. Nothing for a region in which another process was faster.
+
+    Raises:
+        Invalid: region not found; or the columns of the table changed since the generations were flushed.
+        Corrupt: a generation is missing or damaged, or the new one reads back differently. Nothing of it was committed.
+        Contended, Ambiguous, Unavailable: for the reasons of `region.compare_and_swap.commit`. Retry.
+
+    A crash at any line leaves the old generations or the new one. A directory that no manifest names is an orphan.
+    """
+    context = handle.context
+    wanted = regions(context) if only is None else [one for part in only for one in select_regions(context, part)]
+    found = with_heads(context, wanted)
+    named = context.each(lambda pair: newest(*pair)[1], found)
+    base = handle.read_base()
+    plans = [
+        (of, manifest, counter)
+        for (of, _), manifest in zip(found, named, strict=True)
+        if due_parts(manifest, counter := base.counters.get(of.id, NO_GENERATION), most=handle.settings.max_generations)
+    ]
+    if not plans:
+        return []
+    write, room = writing(handle, base), Room(handle.settings.flush_memory_bytes)
+
+    def run(plan: tuple[Region, Manifest, Generation]) -> list[CompactedGeneration]:
+        with ExitStack() as held:
+            if leased:
+                try:
+                    held.enter_context(lease(context, compaction_lease(plan[0].id)))
+                except Contended:
+                    return []
+            return _compact_region(handle, *plan, write=write, room=room)
+
+    return [one for of_region in context.each(run, plans) for one in of_region]
+
+
+def due_parts(manifest: Manifest, counter: Generation, *, most: int) -> tuple[FlushedGeneration, ...]:
+    """Return the generations of a region to compact next; empty if there is nothing to do.
+
+    Only neighbours above the counter, and so above what every index of the base has. Those that Lance's writer flushed
+    are left out: they have no sums.
+    """
+    live = [g for g in manifest.generations if g.generation > counter]
+    foreign = max((at + 1 for at, g in enumerate(live) if g.folded is None), default=0)
+    ours = live[foreign:]
+    run = choose_run([g.bytes or 0 for g in ours], most=most - foreign)
+    return () if run is None else tuple(ours[run.start : run.stop])
+
+
+def _compact_region(
+    handle: TableHandle, region: Region, manifest: Manifest, counter: Generation, *, write: Write, room: Room
+) -> list[CompactedGeneration]:
+    made: list[CompactedGeneration] = []
+    while parts := due_parts(manifest, counter, most=handle.settings.max_generations):
+        with room.taken(sum(part.bytes or 0 for part in parts)), error_context(**region.where):
+            done = _compact(handle, region, manifest, parts, write)
+        if done is None:
+            break
+        built, manifest = done
+        made.append(
+            CompactedGeneration(
+                region=region.id,
+                first_generation=Generation(built.numbers.start),
+                generation=built.generation,
+                parts=len(parts),
+                rows=built.rows or 0,
+                path=generation_path(region.id, built.path),
+            )
+        )
+    return made
+
+
+def _compact(
+    handle: TableHandle, region: Region, manifest: Manifest, parts: Sequence[FlushedGeneration], write: Write
+) -> tuple[FlushedGeneration, Manifest] | None:
+    """Replace these generations by one; None if another process replaced one of them, or a round came in between."""
+    try:
+        built, index_number = _write(handle, region, parts, write)
+    except LsmError:
+        if _is_overtaken(region, manifest, parts):  # guard: superseded compaction raises no error
+            return None
+        raise
+    step = partial(
+        manifests.compacted,
+        parts=[part.path for part in parts],
+        built=built,
+        collector_round=manifest.collector_round,
+        index_number=index_number,
+    )
+    try:
+        done = commit(region, step)
+    except IndexesChanged:  # an index was created meanwhile; what was written is an orphan
+        return None
+    return None if isinstance(done, Superseded) else (built, done.manifest)
+
+
+def _is_overtaken(region: Region, began: Manifest, parts: Sequence[FlushedGeneration]) -> bool:
+    """Return whether the commit would be superseded: then a sweep may have deleted what is read or written."""
+    _, now = newest(region, region.head())
+    listed = {g.path for g in now.generations}
+    return now.collector_round != began.collector_round or any(part.path not in listed for part in parts)
+
+
+def _write(
+    handle: TableHandle, region: Region, parts: Sequence[FlushedGeneration], write: Write
+) -> tuple[FlushedGeneration, int]:
+    """Write the generation that replaces these, and read it back. Return it with the number of its list of indexes."""
+    ranges = [part.folded for part in parts if part.folded is not None]
+    joined = manifests.joined_range(parts)
+    assert joined is not None, "only generations with sums are compacted"
+    first, last, entries = joined
+    generation = parts[-1].generation
+    name = generation_name(generation, region.context.ids.nonce())
+    schema = handle.config.schema
+    try:
+        rows = FoldedRows(
+            pa.concat_tables([_keys(handle, region, part) for part in parts]),
+            (batch for part in parts for batch in _rows(handle, region, part)),
+            schema,
+            bytes_given=sum(part.bytes or 0 for part in parts),
+            expected=sum((one.row_setsum for one in ranges), start=Setsum.ZERO),
+            problem="the rows of generations don't have the sum that was flushed",
+            where={"generation": f"{parts[0].generation}..{generation}"},
+        )
+        stored = write(generation_path(region.id, name), rows)
+    except Corrupt:
+        _explain_damage(handle, region, parts)
+        raise
+    built = FlushedGeneration(
+        generation=generation,
+        path=name,
+        rows=rows.keys.num_rows,
+        bytes=rows.bytes,
+        folded=FlushedRange(
+            first=first,
+            last=last,
+            entry_setsum=entries,
+            row_setsum=rows.setsum,
+            file_setsum=stored.file_setsum,
+            bloom_setsum=stored.bloom_setsum,
+            key_index_setsums=stored.key_index_setsums,
+        ),
+        indexes=stored.indexes,
+        keys=stored.keys,
+        first_number=Generation(parts[0].numbers.start),
+    )
+    return built, stored.index_number
+
+
+def _keys(handle: TableHandle, region: Region, part: FlushedGeneration) -> pa.Table:
+    schema = handle.config.schema
+    batches = [batch.select(list(schema.primary_key)) for batch in _read(handle, region, part, columns=())]
+    keys = pa.Table.from_batches(batches, schema=pa.schema([schema.stored.field(name) for name in schema.primary_key]))
+    if keys.num_rows != part.rows:
+        raise Corrupt(
+            f"a generation has {keys.num_rows} rows, but {part.rows} were flushed",
+            object=generation_path(region.id, part.path),
+        )
+    return keys
+
+
+def _rows(handle: TableHandle, region: Region, part: FlushedGeneration) -> Iterator[pa.RecordBatch]:
+    left = part.rows or 0
+    for batch in _read(handle, region, part, columns=None):
+        left -= batch.num_rows
+        if left < 0:
+            break
+        yield batch
+    if left:
+        raise Corrupt("a generation changed while it was read", object=generation_path(region.id, part.path))
+
+
+def _read(
+    handle: TableHandle, region: Region, part: FlushedGeneration, *, columns: Sequence[str] | None
+) -> Iterator[pa.RecordBatch]:
+    return read_generation(
+        uri=f"{handle.context.uri}/{generation_path(region.id, part.path)}",
+        schema=handle.config.schema,
+        columns=columns,
+        row_bytes=(part.bytes or 0) // (part.rows or 1),
+        storage_options=handle.storage_options,
+    )
+
+
+def _explain_damage(handle: TableHandle, region: Region, parts: Sequence[FlushedGeneration]) -> None:
+    """Raise the error that names the damaged generation, if one is damaged.
+
+    Raises:
+        Corrupt: the files or rows of a generation are not those that were flushed.
+        Invalid: all of them are, so the table has other columns now.
+    """
+    for part in parts:
+        folded, key = part.folded, generation_path(region.id, part.path)
+        assert folded is not None, "only generations with sums are compacted"
+        if folded.file_setsum is not None:
+            check_files(region.context.objects, key, folded.file_setsum)
+        uri, schema = f"{handle.context.uri}/{key}", handle.config.schema
+        if own_row_setsum(uri=uri, schema=schema, storage_options=handle.storage_options) != folded.row_setsum:
+            raise Corrupt(
+                "the rows of a generation differ from those that were flushed",
+                remedy="Nothing was compacted. Restore it from a copy of the bucket; lancelsm scrub names all damage",
+                object=key,
+            )
+        as_now = sum((row_setsum(batch) for batch in _rows(handle, region, part)), start=Setsum.ZERO)
+        if as_now != folded.row_setsum:
+            raise Invalid("the columns of the table changed since a generation was flushed", remedy="Merge the table")
