@@ -453,7 +453,11 @@ class Table:
 
         if wanted.num_rows == 0 and not with_token:
             return self.scan(columns=columns, limit=0).to_arrow()
-        return self._read_with_retry(read, lambda: self._regions_of(wanted), max_staleness=staleness)
+        if staleness is None or self.config.regions is None:
+            return self._read_with_retry(read, lambda: self._regions_of(wanted))
+        # A kept listing or the region snapshot has the regions, so no catalog is listed.
+        select = self._select_of(wanted)
+        return self._read_with_retry(read, lambda: regions(self._context), select=select, max_staleness=staleness)
 
     @checked
     def search(
@@ -1068,10 +1072,17 @@ class Table:
         return self._writers.append_all(route(rows, self._target.regions), next_draft=next_draft)
 
     def _regions_of(self, keys: pa.Table) -> list[Region]:
-        """Return the regions that may have rows of these keys above the base. Such a region may not exist."""
+        """Return the regions that may have rows of these keys above the base."""
         if self.config.regions is None:
             return regions(self._context)
-        return [self._target.directory.named(part.values) for part in route(keys, self._target.regions)]
+        parts = route(keys, self._target.regions)
+        return [region for part in parts if (region := self._target.directory.find(part.values)) is not None]
+
+    def _select_of(self, keys: pa.Table) -> Select:
+        """Return the function that picks the same regions out of those of the catalog."""
+        spec = self._target.regions
+        values = {part.values for part in route(keys, spec)}
+        return lambda every: [one for one in every if one.spec_id == spec.spec_id and one.values in values]
 
     def _token(self, view: View, keys: pa.Table) -> str:
         """Return the token of a read of these keys from a view. A region that the view lacks had no entry."""
