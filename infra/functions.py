@@ -175,7 +175,9 @@ class Functions(Construct):
             code = lambda_.Code.from_asset(directory)
             self.all = {name: self._function(name, shape, code, environment) for name, shape in SHAPES.items()}
         self.all[WRITER].add_event_source(
-            sources.SqsEventSource(state.writes, batch_size=BATCH, report_batch_item_failures=True)
+            sources.SqsEventSource(
+                state.writes, batch_size=BATCH, report_batch_item_failures=True, max_concurrency=stage.writers
+            )
         )
         if stage.function_url:
             self.url = self.all["ingest"].add_function_url(auth_type=lambda_.FunctionUrlAuthType.AWS_IAM)

@@ -88,6 +88,13 @@ class Observing(Construct):
                 above=900,
             ),
             Alarm(
+                name="queue-not-read",
+                description="Writes wait in the queue for more than 5 minutes, and nothing reads them.",
+                metric=self._age_without_reader(),
+                above=300,
+                runbook="oldest-message",
+            ),
+            Alarm(
                 name="dead-letters",
                 description="Rows that can't be written are in the dead-letter queue.",
                 metric=self._state.dead_letters.metric_approximate_number_of_messages_visible(
@@ -136,6 +143,18 @@ class Observing(Construct):
                 above=0,
             ),
         ]
+
+    def _age_without_reader(self) -> cw.IMetric:
+        """Return the age of the oldest message while `writer_flush` is not invoked, else 0: its mapping can't start."""
+        return cw.MathExpression(
+            expression="IF(FILL(invocations, 0) == 0, age, 0)",
+            label="Age of the oldest message, without a reader",
+            using_metrics={
+                "age": self._state.writes.metric_approximate_age_of_oldest_message(statistic="Maximum"),
+                "invocations": self._functions["writer_flush"].metric_invocations(statistic="Sum"),
+            },
+            period=_PERIOD,
+        )
 
     def _log_count(self, name: str, pattern: logs.IFilterPattern) -> cw.IMetric:
         """Count matching log lines of all functions in one metric. Ten alarms would cost ten times as much."""

@@ -35,6 +35,7 @@ class Stage:
     alarm_topic: str | None  # ARN; without it alarms are only shown
     function_url: bool  # whether `ingest` gets a URL, for callers with IAM credentials
     collect: bool  # whether merges start collections
+    writers: int | None  # most invocations of `writer_flush` at the same time; None: no limit but the account's
     expression: bool  # whether tables may have regions by SQL expression, which needs one more layer
     settings: Mapping[str, str]  # of lancelsm, for all functions, by environment variable
 
@@ -89,6 +90,7 @@ def stage_of(node: Node) -> Stage:
         alarm_topic=text("alarm_topic"),
         function_url=flag("function_url"),
         collect=_one_of("collect", (text("collect") or "on").lower(), Literal["on", "off"]) == "on",
+        writers=_number("maximum_concurrency", text("maximum_concurrency"), range(2, 1001)),
         expression=flag("expression"),
         settings=_settings(node.try_get_context),
     )
@@ -103,6 +105,14 @@ def _one_of(name: str, value: str, literal: Any) -> str:
     if value not in get_args(literal):
         raise ValueError(f"-c {name}={value}: give one of {', '.join(get_args(literal))}")
     return value
+
+
+def _number(name: str, value: str | None, allowed: range) -> int | None:
+    if value is None:
+        return None
+    if not value.isdecimal() or int(value) not in allowed:
+        raise ValueError(f"-c {name}={value}: give a whole number from {allowed.start} to {allowed.stop - 1}")
+    return int(value)
 
 
 def _settings(context: Callable[[str], Any]) -> dict[str, str]:

@@ -102,6 +102,7 @@ def chosen(tmp_path_factory: pytest.TempPathFactory) -> Stacks:
         dead_letters="arn:aws:sqs:us-east-1:111111111111:dead.fifo",
         function_url="true",
         alarm_topic=TOPIC,
+        maximum_concurrency="7",
         LANCELSM_FLUSH_ROWS="1000",
     )
 

@@ -125,6 +125,30 @@ def test_the_writer_reports_failed_messages_of_a_batch(prod: Stacks) -> None:
     assert mapping["FunctionResponseTypes"] == ["ReportBatchItemFailures"]
 
 
+def test_the_context_limits_the_concurrency_of_the_writer(chosen: Stacks, prod: Stacks, tmp_path: Path) -> None:
+    def limits(stacks: Stacks) -> list[Any]:
+        mappings = stacks.of("AWS::Lambda::EventSourceMapping").values()
+        return [one.get("ScalingConfig") for one in mappings if one["BatchSize"] == 10]
+
+    assert (limits(chosen), limits(prod)) == ([{"MaximumConcurrency": 7}], [None])
+    with pytest.raises(ValueError, match="from 2 to 1000"):
+        synthesized(tmp_path, stage="local", maximum_concurrency="1")
+
+
+def test_a_queue_that_nothing_reads_raises_an_alarm(prod: Stacks) -> None:
+    (alarm,) = (
+        one for one in prod.of("AWS::CloudWatch::Alarm").values() if one["AlarmName"].endswith("queue-not-read")
+    )
+    metrics = {one["Id"]: one for one in alarm["Metrics"]}
+    names = {name: one["MetricStat"]["Metric"]["MetricName"] for name, one in metrics.items() if "MetricStat" in one}
+
+    assert names == {"age": "ApproximateAgeOfOldestMessage", "invocations": "Invocations"}
+    assert [one["Expression"] for one in metrics.values() if "Expression" in one] == [
+        "IF(FILL(invocations, 0) == 0, age, 0)"
+    ]
+    assert (alarm["Threshold"], alarm["ComparisonOperator"]) == (300, "GreaterThanThreshold")
+
+
 def test_chunks_of_tables_go_to_a_few_invocations_of_dispatch_and_those_that_fail_are_kept(stacks: Stacks) -> None:
     queue = stacks.named("AWS::SQS::Queue", QueueName=f"lancelsm-{stacks.stage}-dispatch")
     properties = stacks.of("AWS::SQS::Queue")[queue]

@@ -9,12 +9,14 @@ import pyarrow as pa
 import pytest
 
 from lancelsm.common.layout import head_key
-from lancelsm.errors import Invalid, Unavailable
+from lancelsm.errors import Ambiguous, Contended, Corrupt, Fenced, Invalid, Unavailable
 from lancelsm.record.normalize import upserts
 from lancelsm.record.schema import TableSchema, declare_primary_key, numbered
 from lancelsm.stack.delivery import message as delivery_message
 from lancelsm.stack.delivery.message import BYTES_MAX, Message, decode, encode, packed, split, unpacked
-from lancelsm.wal.claim import seal
+from lancelsm.stack.delivery.queue import pause
+from lancelsm.stack.delivery.stopped import record_stopped
+from lancelsm.wal.claim import claim, seal
 from tests.simulation.deployment import TABLE, URI, Deployment
 
 
@@ -152,6 +154,81 @@ def test_rows_for_a_region_with_too_many_unmerged_generations_are_refused():
         deployment.send([(7, 1)], sequence=1)
 
     assert deployment.queue.held == []
+
+
+def stopped_for(minutes: int) -> Deployment:
+    """Return a deployment with one region whose messages have failed for this long, by one delivery a minute."""
+    deployment = Deployment(buckets=1)
+    deployment.send([(7, 0)], sequence=0)
+    deployment.deliver()
+    deployment.send([(7, 1)], sequence=1)
+    claim(deployment.region(7), owner="rival")
+    for _ in range(minutes + 1):
+        (outcome,) = deployment.deliver()
+        assert isinstance(outcome.retry, Fenced)
+        deployment.clock.sleep(61)
+    return deployment
+
+
+def test_rows_for_a_region_whose_messages_have_failed_for_ten_minutes_are_refused():
+    assert stopped_for(8).send([(7, 2)], sequence=2)
+
+    deployment = stopped_for(11)
+    held = len(deployment.queue.held)
+    with pytest.raises(Unavailable, match=r"failed for 12 minutes: Fenced.*Nothing was sent") as raised:
+        deployment.send([(7, 2)], sequence=2)
+
+    assert raised.value.where["region"] == deployment.region(7).id
+    assert len(deployment.queue.held) == held
+
+
+def test_a_region_that_recovers_gets_rows_again_at_once():
+    deployment = stopped_for(11)
+    claim(deployment.region(7), owner="stack")
+    deployment.deliver()
+
+    assert deployment.send([(7, 2)], sequence=2)
+
+
+def test_the_record_of_a_stopped_region_ends_five_minutes_after_the_last_delivery():
+    deployment = stopped_for(11)
+    deployment.clock.sleep(200)
+    with pytest.raises(Unavailable, match="Fenced"):
+        deployment.send([(7, 2)], sequence=2)
+    deployment.clock.sleep(60)
+
+    assert deployment.send([(7, 2)], sequence=2)
+
+
+def test_the_record_outlasts_the_long_pauses_of_late_deliveries():
+    deployment = Deployment(buckets=1)
+    deployment.send([(7, 0)], sequence=0)
+    deployment.deliver()
+    region = deployment.region(7)
+
+    record_stopped(region.context, region.id, Corrupt("gone"), pause=pause(501))
+    deployment.clock.sleep(1.25 * pause(501))
+    record_stopped(region.context, region.id, Corrupt("gone"), pause=pause(502))
+
+    with pytest.raises(Unavailable, match="52 minutes: Corrupt"):
+        deployment.send([(7, 2)], sequence=2)
+
+
+@pytest.mark.parametrize("error", [Unavailable("slow"), Ambiguous("lost"), Contended("busy")])
+def test_an_error_that_a_retry_fixes_does_not_stop_a_region(error):
+    deployment = Deployment(buckets=1)
+    deployment.send([(7, 0)], sequence=0)
+    deployment.deliver()
+    region = deployment.region(7)
+
+    record_stopped(region.context, region.id, error, pause=1)
+    deployment.clock.sleep(299)
+    record_stopped(region.context, region.id, Corrupt("gone"), pause=1)
+    deployment.clock.sleep(299)
+    record_stopped(region.context, region.id, Corrupt("gone"), pause=1)
+    deployment.clock.sleep(299)
+
+    assert deployment.send([(7, 2)], sequence=2), "598 s after the first lasting error"
 
 
 def test_a_message_that_the_queue_rejected_is_sent_again():

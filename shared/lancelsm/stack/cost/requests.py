@@ -25,7 +25,7 @@ class Requests:
         return type(self)(**{one.name: times * getattr(self, one.name) for one in fields(self)})
 
 
-INGEST: Final = Requests(record_reads=2)  # one invocation
+INGEST: Final = Requests(record_reads=3)  # one invocation
 WRITE: Final = Requests(object_writes=1, record_writes=1, record_reads=1)  # one entry
 WRITE_QUEUED: Final = Requests(record_reads=1)  # in addition for an entry of a message
 WRITE_FIRST: Final = Requests(record_writes=1)  # in addition for the first entry after a merge, which marks the region

@@ -26,7 +26,8 @@ from lancelsm.region.handle import TableHandle
 from lancelsm.region.head import Head, RegionState
 from lancelsm.stack.delivery.message import Message, decode, group_id, unpacked
 from lancelsm.stack.delivery.quarantine import quarantine, quarantine_rows
-from lancelsm.stack.delivery.queue import Delivery, Queue
+from lancelsm.stack.delivery.queue import Delivery, Queue, pause
+from lancelsm.stack.delivery.stopped import record_recovered, record_stopped
 from lancelsm.stack.delivery.table_cache import Inbox, Tables
 from lancelsm.stack.delivery.validation import RejectedRows, partition_valid
 from lancelsm.wal.entry import Draft, draft
@@ -220,6 +221,7 @@ class _RegionBatch:
 
     def __init__(self, jobs: list[_Job], ports: BatchPorts, deadline: float) -> None:
         self._jobs = jobs
+        self._last = jobs[-1]
         self._ports = ports
         self._deadline = deadline
         self._target = jobs[-1].handle.target()  # the last job has the newest configuration that was read
@@ -233,6 +235,11 @@ class _RegionBatch:
         except Exception as error:  # noqa: BLE001 - any error: the other regions continue
             remaining = [job.delivery for job in self._jobs]
             self.outcomes += _retry_results(remaining, error, table=self._target.context.uri)
+            first, context = self._jobs[0], self._target.context
+            record_stopped(context, first.message.region, error, pause=pause(first.delivery.receives))
+        else:
+            if self._last.delivery.receives > 1:
+                record_recovered(self._target.context, self._last.message.region)
         return self
 
     def _step(self) -> None:

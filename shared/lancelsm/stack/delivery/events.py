@@ -8,15 +8,9 @@ from typing import Any
 from lancelsm.common.clock import Ids
 from lancelsm.errors import Invalid, LsmError
 from lancelsm.stack.delivery.apply import BatchPorts, MessageResult, apply
-from lancelsm.stack.delivery.queue import Delivery, Queue, delivery
+from lancelsm.stack.delivery.queue import Delivery, Queue, delivery, pause
 from lancelsm.stack.delivery.table_cache import Inbox, Tables
 from lancelsm.stack.function import Document, FunctionCall
-
-_SECONDS_MAX = 60
-# The queue moves a message to the dead-letter queue at its 1,000th receive. With a minute between receives this would
-# happen long before the 14 days that the queue keeps a message, so later receives are further apart.
-_RECEIVES_SOON = 500
-_SECONDS_LATE = 2500
 
 
 def is_batch(event: object) -> bool:
@@ -92,10 +86,5 @@ def postpone(deliveries: Sequence[Delivery], *, queue: Queue, ids: Ids) -> None:
 
 
 def delay(receives: int, *, chance: float) -> int:
-    """Return the seconds until a message is delivered again.
-
-    The delay doubles each time, up to a minute, plus up to a quarter at random. After half a day of deliveries it is
-    longer, so that the message still waits after 14 days.
-    """
-    seconds: int = min(_SECONDS_MAX, 1 << min(receives, 16)) if receives <= _RECEIVES_SOON else _SECONDS_LATE
-    return round(seconds * (1 + chance / 4))
+    """Return the seconds until a message is delivered again: the pause, plus up to a quarter at random."""
+    return round(pause(receives) * (1 + chance / 4))

@@ -14,6 +14,11 @@ from lancelsm.errors import Invalid, LsmError, Unavailable
 
 BATCH = 10  # messages per call
 _OUT_SECONDS = 900  # visibility timeout of received messages: long enough to read a region's log for each message
+_PAUSE_MAX = 60
+# The queue moves a message to the dead-letter queue at its 1,000th receive. With a minute between receives this would
+# happen long before the 14 days that the queue keeps a message, so later receives are further apart.
+_RECEIVES_SOON = 500
+_PAUSE_LATE = 2500
 _IDENTITY_SECONDS = 50.0  # SQS allows a new queue with a deleted queue's name after 60 seconds
 _CALLER_ERRORS = ("AccessDenied", "NonExistentQueue", "QueueDoesNotExist", "InvalidClientTokenId", "InvalidAddress")
 
@@ -152,6 +157,15 @@ def delivery(message: str, receipt: str, body: str, attributes: Mapping[str, Any
         sequence=int(attributes["SequenceNumber"]),
         receives=int(attributes.get("ApproximateReceiveCount", 1)),
     )
+
+
+def pause(receives: int) -> int:
+    """Return the seconds between this delivery of a message that failed and the next one.
+
+    The pause doubles each time, up to a minute. After half a day of deliveries it is longer, so that the message still
+    waits after 14 days.
+    """
+    return min(_PAUSE_MAX, 1 << min(receives, 16)) if receives <= _RECEIVES_SOON else _PAUSE_LATE
 
 
 def queue_by_name(name: str, *, clock: Clock) -> SqsQueue:

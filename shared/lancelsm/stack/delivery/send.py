@@ -21,6 +21,7 @@ from lancelsm.region.handle import TableHandle, WriteTarget
 from lancelsm.routing.route import Routed, route
 from lancelsm.stack.delivery.message import BYTES_MAX, Message, dedup_id, encode, fits, group_id, split
 from lancelsm.stack.delivery.queue import BATCH, Outgoing, Queue, Sent
+from lancelsm.stack.delivery.stopped import stopped_refusal
 from lancelsm.stack.delivery.table_cache import Inbox
 
 _SECONDS_MAX = 240.0  # the queue recognises a message for 5 minutes
@@ -66,7 +67,8 @@ def send(
 
     Raises:
         Invalid: a region is sealed, or a single row is too big for a message. Nothing was sent.
-        Unavailable: a region has too many unmerged generations, or the queue or a store failed. `rows_sent` is the
+        Unavailable: a region has too many unmerged generations, or its messages have failed for 10 minutes (then
+            nothing was sent); or the queue or a store failed. `rows_sent` is the
             number of rows on the queue; if it is missing, there are none.
 
     A crash at any line leaves some of the messages sent. The same request again sends the rest.
@@ -96,6 +98,8 @@ def _refusal(target: WriteTarget, part: Routed) -> LsmError | None:
             return None
         check_writable(region, head, owner=head.owner)
         check_not_stopped(region, head)
+        if (stopped := stopped_refusal(region)) is not None:
+            return stopped
         if head.pending_generations >= target.settings.pending_generations_stop:
             return Unavailable(
                 f"{head.pending_generations} generations wait to be merged",
