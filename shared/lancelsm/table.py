@@ -1003,8 +1003,8 @@ class Table:
             return time_to_live(self.settings.snapshot_ttl_seconds if ttl is None else ttl)
 
     def _search(self, request: SearchRequest, *, max_staleness: float | None) -> Rows:
-        # The score of a text depends on the rows of all regions.
-        where = request.where if request.text is None else None
+        # The scores of words depend on the rows of all regions; those of a query object are of each level.
+        where = None if isinstance(request.text, str) else request.where
 
         def read(view: View) -> Rows:
             needed, _ = pruned_view(view, where, self.config)

@@ -15,9 +15,10 @@ import lancelsm
 from lancelsm.dataset import search_reads
 from lancelsm.errors import Invalid
 from lancelsm.read.search import levels as searched
+from lancelsm.read.search import text_search
 from lancelsm.read.search.distances import distances
 from lancelsm.table import Table
-from tests.unit.index_tables import COLUMNS, DIMENSIONS, WORDS, create, rows, vector
+from tests.unit.index_tables import COLUMNS, DIMENSIONS, WORDS, create, generations, rows, vector
 
 Model = dict[int, dict[str, Any]]
 K = 5
@@ -253,6 +254,43 @@ def test_scores_of_all_levels_are_those_of_one_table(tmp_path: Path) -> None:
             wanted = one.search(query, k=20, columns=["id", "_score"]).to_arrow()
 
             assert found["_score"].to_pylist() == pytest.approx(wanted["_score"].to_pylist(), rel=0.02), (stage, query)
+
+
+@pytest.mark.parametrize(("text", "skipped"), [("red", 0), (MatchQuery("red", "text"), 3)])
+def test_a_condition_on_the_key_leaves_out_regions_unless_their_words_count(
+    tmp_path: Path, text: Any, skipped: int
+) -> None:
+    table = create(tmp_path, range(10), regions="identity(id)", indexes={"text": "INVERTED"})
+    table.upsert(rows([5, 6, 7, 8]))
+
+    found = table.explain(text=text, where="id = 5")
+
+    assert found.rows == 1
+    assert len(found.skipped_regions) == skipped
+
+
+@pytest.mark.rest
+def test_a_word_is_looked_up_once_in_each_level(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    table, _ = text_table(tmp_path)
+    table.flush()
+    looked_up: list[str] = []
+    real = text_search.scores_of
+
+    def scores_of(searched: Any, query: Any) -> Any:
+        looked_up.append(searched.uri)
+        return real(searched, query)
+
+    monkeypatch.setattr(text_search, "scores_of", scores_of)
+    levels = 1 + len(generations(table))
+
+    table.search("red green").to_arrow()
+    assert len(looked_up) == 2 * levels
+    table.search("green amber red").to_arrow()
+    assert len(looked_up) == 3 * levels
+
+    table.upsert(rows([1], version=3))  # a level more: the log, in a directory of its own
+    table.search("red green").to_arrow()
+    assert len(looked_up) == 3 * levels + 2
 
 
 def test_queries_of_lance_find_the_newest_rows(tmp_path: Path) -> None:

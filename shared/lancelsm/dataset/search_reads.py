@@ -63,6 +63,10 @@ class Searched:
         return self.stored[column].name if column in self.stored else None
 
     @property
+    def version(self) -> int:
+        return int(self.dataset.version)
+
+    @property
     def fragments(self) -> int:
         return len(self.dataset.get_fragments())
 
@@ -200,10 +204,12 @@ class TextLengths:
 
     ids: RowIds
     words: npt.NDArray[np.uint32]
+    mean: float
 
-    @property
-    def mean(self) -> float:
-        return float(self.words.mean()) if len(self.words) else 0.0
+    @classmethod
+    def sorted_by_id(cls, ids: RowIds, words: npt.NDArray[np.uint32]) -> TextLengths:
+        order = np.argsort(ids)
+        return cls(ids=ids[order], words=words[order], mean=float(words.mean()) if len(words) else 0.0)
 
     def of(self, wanted: RowIds) -> npt.NDArray[np.float64]:
         """Return the number of words of these rows; the mean for a row that is not in the index."""
@@ -224,8 +230,7 @@ def text_lengths(searched: Searched, column: str, *, trace: Trace = NO_TRACE) ->
         ]
     ids = np.concatenate([np.empty(0, np.uint64), *(one for one, _ in parts)])
     words = np.concatenate([np.empty(0, np.uint32), *(one for _, one in parts)])
-    order = np.argsort(ids)
-    return TextLengths(ids=ids[order], words=words[order])
+    return TextLengths.sorted_by_id(ids, words)
 
 
 _Lengths = tuple[RowIds, npt.NDArray[np.uint32]]

@@ -64,7 +64,7 @@ class Prepared:
     def text(self, trace: Trace) -> TextLevels:
         with self._text_lock:
             if not self._text:
-                self._text.append(TextLevels.of(self.levels, trace))
+                self._text.append(TextLevels.of(self.levels, kept=self.kept, trace=trace))
             return self._text[0]
 
     @cached_property

@@ -21,9 +21,11 @@ from itertools import islice
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lancelsm.common.bounded_cache import BoundedCache
 from lancelsm.common.trace import NO_TRACE, Trace
 from lancelsm.dataset.search_reads import (
     ROW_ID,
@@ -47,6 +49,7 @@ from lancelsm.record.casts import as_schema
 
 _WORD = re.compile(r"\w+")
 _K1, _B = 1.2, 0.75  # of BM25, as in Lance
+_MOST_KEPT = 1 << 20  # bytes of the rows with one word; those of a more frequent word are looked up for each query
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,10 +86,14 @@ class TextLevels:
     """The rows of a view for text queries: indexed rows by level, and all others indexed in a temporary directory."""
 
     levels: tuple[TextLevel, ...]
+    kept: BoundedCache
 
     @classmethod
-    def of(cls, levels: Levels, trace: Trace = NO_TRACE) -> TextLevels:
+    def of(cls, levels: Levels, *, kept: BoundedCache, trace: Trace = NO_TRACE) -> TextLevels:
         """Index the rows of the log, and those of fragments that no text index covers yet.
+
+        Args:
+            kept: keeps the rows of each level that have a word, for the next query with this word.
 
         Raises:
             Corrupt, Unavailable: a level can't be read, or its rows can't be indexed.
@@ -104,7 +111,64 @@ class TextLevels:
         if memory.num_rows or not found:
             searched = indexed_rows(memory, levels.schema, text_indexes=options)
             found.append(_text_level(searched, options, hidden=None, stale=np.empty(0, np.uint64), deleted=0))
-        return cls(levels=tuple(found))
+        return cls(levels=tuple(found), kept=kept)
+
+    def rows_with(self, columns: Iterable[str], words: Collection[str]) -> list[WordRows]:
+        """Return the rows that have a word, stale ones included: for each column, then each word, then each level.
+
+        Raises: see `search_reads.nearest`.
+        """
+        wanted = [(level, column, word) for column in columns for word in words for level in self.levels]
+        keys = [
+            ("rows with a word", level.searched.uri, level.searched.version, column, word)
+            for level, column, word in wanted
+        ]
+        found: list[WordRows | None] = [self.kept.get(key) for key in keys]
+        missing = [number for number, one in enumerate(found) if one is None]
+        for number, one in zip(missing, in_threads([partial(_read_rows, *wanted[at]) for at in missing]), strict=True):
+            found[number] = one
+            if one.nbytes <= _MOST_KEPT:
+                self.kept.put(keys[number], one, size=one.nbytes)
+        return [one for one in found if one is not None]
+
+
+def _read_rows(level: TextLevel, column: str, word: str) -> WordRows:
+    return WordRows.of(*scores_of(level.searched, match_query(word, (column,))), level.texts[column].lengths)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WordRows:
+    """The rows of one index that have a word, in the order of their ids, with what the word adds to their scores.
+
+    `weight` is the weight of the word in this index, by which each score was multiplied.
+    """
+
+    ids: RowIds
+    scores: npt.NDArray[np.float32]
+    weight: float
+
+    @classmethod
+    def of(cls, ids: RowIds, scores: npt.NDArray[np.float32], lengths: TextLengths) -> WordRows:
+        order = np.argsort(ids)
+        return cls(ids=ids[order], scores=scores[order], weight=_own_idf(ids, scores, lengths))
+
+    @property
+    def nbytes(self) -> int:
+        return int(self.ids.nbytes + self.scores.nbytes)
+
+    def counted(self, wanted: RowIds) -> Any:
+        """Return the score of each wanted row without the weight; 0 for a row that does not have the word."""
+        if not len(self.ids):
+            return np.zeros(len(wanted))
+        at = np.minimum(np.searchsorted(self.ids, wanted), len(self.ids) - 1)
+        return np.where(self.ids[at] == wanted, self.scores[at], 0.0) / self.weight
+
+    def live(self, stale: RowIds) -> int:
+        """Return how many of the rows are not among the stale ones."""
+        if not len(self.ids) or not len(stale):
+            return len(self.ids)
+        at = np.minimum(np.searchsorted(self.ids, stale), len(self.ids) - 1)
+        return len(self.ids) - int(np.count_nonzero(self.ids[at] == stale))
 
 
 def text_options(levels: Levels) -> dict[str, dict[str, Any]]:
@@ -167,28 +231,18 @@ def _scored_again(text: TextLevels, query: TextQuery, hits: list[pa.Table]) -> l
     ids = [one.column(ROW_ID).to_numpy() for one in hits]
     scores = [np.zeros(len(found)) for found in ids]
     words_asked = Counter(_WORD.findall(query.query.lower()))
-    reads = [
-        partial(scores_of, level.searched, match_query(word, (column,)))
-        for column in query.columns
-        for word in words_asked
-        for level in text.levels
-    ]
-    hits_of_words = iter(in_threads(reads))
+    rows_of_words = iter(text.rows_with(query.columns, words_asked))
     for column in query.columns:
         known = [level.texts[column] for level in text.levels]
         texts = sum(one.live for one in known)
         mean = sum(one.live_words for one in known) / max(texts, 1)
         for times in words_asked.values():
-            having = list(islice(hits_of_words, len(text.levels)))
-            live = sum(
-                len(found) - int(np.count_nonzero(np.isin(found, level.stale)))
-                for level, (found, _) in zip(text.levels, having, strict=True)
-            )
+            having = list(islice(rows_of_words, len(text.levels)))
+            live = sum(found.live(level.stale) for level, found in zip(text.levels, having, strict=True))
             weight = _idf(texts, live)
-            for number, (found, of_level) in enumerate(having):
+            for number, found in enumerate(having):
                 one = known[number].lengths
-                counted = _looked_up(ids[number], found, of_level) / _own_idf(found, of_level, one)
-                words = one.of(ids[number])
+                counted, words = found.counted(ids[number]), one.of(ids[number])
                 scores[number] += times * weight * _with_mean(counted, words, own=one.mean, mean=mean)
     return [
         one.set_column(one.schema.get_field_index(SCORE), SCORE, pa.array(scores[number].astype(np.float32)))
@@ -215,16 +269,6 @@ def _own_idf(ids: RowIds, scores: Any, lengths: TextLengths) -> float:
         return 1.0
     once = scores * (1 + _K1 * (1 - _B + _B * lengths.of(ids) / max(lengths.mean, 1.0))) / (_K1 + 1)
     return min(float(once.min()), _idf(len(lengths.ids), len(ids)))
-
-
-def _looked_up(wanted: RowIds, ids: RowIds, scores: Any) -> Any:
-    """Return the score of each wanted row; 0 for a row without one."""
-    if not len(ids):
-        return np.zeros(len(wanted))
-    order = np.argsort(ids)
-    at = np.minimum(np.searchsorted(ids[order], wanted), len(ids) - 1)
-    found = order[at]
-    return np.where(ids[found] == wanted, scores[found], 0.0)
 
 
 def _idf(rows: int, having: int) -> float:
