@@ -218,9 +218,9 @@ class Directory:
         self._regions: dict[RegionValues, Region] = {}
 
     def within(self, context: TableContext) -> Directory:
-        """Return a directory that knows the same regions, and reads with another context."""
+        """Return a directory that shares the regions that either one finds, and reads with another context."""
         found = Directory(context, spec_id=self._spec_id)
-        found._regions = {values: replace(region, context=context) for values, region in self._regions.items()}
+        found._regions = self._regions
         return found
 
     def named(self, values: RegionValues) -> Region:
@@ -231,9 +231,11 @@ class Directory:
     def find(self, values: RegionValues) -> Region | None:
         """Return the region with these values, or None if it was not created yet."""
         if values not in self._regions:
-            found = {region.values: region for region in regions(self._context) if region.spec_id == self._spec_id}
-            self._regions = found
-        return self._regions.get(values)
+            self._regions.update(
+                (region.values, region) for region in regions(self._context) if region.spec_id == self._spec_id
+            )
+        region = self._regions.get(values)
+        return None if region is None else replace(region, context=self._context)
 
 
 def region_from_record(context: TableContext, region: RegionId, record: Record) -> Region:
