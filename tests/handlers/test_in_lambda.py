@@ -124,9 +124,21 @@ def test_no_value_of_a_row_is_logged(cloud: Deployment, tmp_path: Path) -> None:
         ):
             assert error_of(invoke, request).kind == "Invalid"
         log = invoke.log
+    with deploy("apply", cloud, tmp_path) as invoke:
+        for request in (
+            {"table": "secrets", "op": "update", "where": "true", "set": {"state": f"'{secret}"}},
+            {"table": "secrets", "op": "update", "where": "true", "set": {"state": f"{secret.replace('-', '_')} + 1"}},
+            {"table": "secrets", "op": "update", "where": f"id = '{secret}'", "set": {"state": "'x'"}},
+            {"table": "secrets", "upserts": [{"id": secret}], "partial": True},
+            {"table": "secrets", "upserts": [{"id": 1, "state": secret}], "if_unchanged": secret},
+        ):
+            assert error_of(invoke, request).kind == "Invalid"
+        assert invoke({"table": "secrets", "upserts": [{"id": 1, "state": secret}], "if_absent": True})["skipped"] == 1
+        log += invoke.log
 
     assert "Invalid" in log
     assert secret not in log
+    assert secret.replace("-", "_") not in log
 
 
 @pytest.mark.rest

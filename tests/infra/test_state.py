@@ -139,7 +139,7 @@ def test_a_customer_key_encrypts_everything_and_is_granted_through_the_services_
     assert _kms_actions(encrypted, "scrub") >= {"kms:Decrypt", "kms:DescribeKey"}
     writing = {"kms:Encrypt", "kms:ReEncryptFrom", "kms:ReEncryptTo"}
     assert not _kms_actions(encrypted, "scrub") & writing
-    for name in ("writer_flush", "region_claim", "compaction", "merger", "gc", "gc_sweep"):
+    for name in ("writer_flush", "apply", "region_claim", "compaction", "merger", "gc", "gc_sweep"):
         assert _kms_actions(encrypted, name) >= {"kms:Decrypt", "kms:DescribeKey", "kms:GenerateDataKey", *writing}
     assert statements
     assert all("kms:ViaService" in statement["Condition"]["StringEquals"] for statement in statements)
