@@ -29,6 +29,7 @@ READS = frozenset(
         "base_table.open_base",
         "base_rows.indexed_fragments",
         "base_reads.rows_of_keys",
+        "cleanup.searched_indexes",
         "generation.lookup_generation",
         "generation.possible_keys",
         "read_back.check_deletions",
@@ -56,7 +57,6 @@ OUTER_WRITES = frozenset({"base_table.create_base", "base_table.ensure_mem_wal",
 COLLECTING_READS = frozenset(
     {
         "cleanup.named_files",
-        "cleanup.searched_indexes",
         "cleanup.stored_versions",
         "statement.check_found",
         "statement.file_pieces",
@@ -76,6 +76,7 @@ COMPOSED = frozenset(
         "foreign_rows.repeated_keys",
         "base_table.open_dataset",  # within each of the others
         "base_rows.hide_all_rows",
+        "counted_files.open_file",  # for the reads of generations and key indexes
         "damaged.naming_damage",  # after a failure
         "durable.make_durable",
         "generation.check_generation",
@@ -123,6 +124,10 @@ PURE = frozenset(
         "fields.numbering",
         "fields.stored_fields",
         "foreign_rows.described_keys",
+        "index_extension.is_training_due",
+        "index_extension.segment_rows",
+        "index_extension.segments_to_merge",
+        "index_options.checked_options",
         "indexes.default_name",
         "indexes.index_kind",
         "indexes.vectors_remedy",
