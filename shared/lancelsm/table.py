@@ -8,26 +8,19 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
 import pyarrow as pa
 
-from lancelsm.admin.create import create_table
 from lancelsm.common.bounded_cache import BoundedCache
 from lancelsm.common.checked import checked
 from lancelsm.common.committed import Committed
 from lancelsm.common.duration import time_to_live
 from lancelsm.common.settings import Settings
 from lancelsm.common.trace import NO_TRACE, Trace
-from lancelsm.compaction.background import Ran, run
-from lancelsm.compaction.compact import CompactedGeneration, compact_table
-from lancelsm.compaction.indexes import create_index, drop_index, index_statuses
-from lancelsm.compaction.maintenance import Engine, Flushed, flush_table, merge_table
-from lancelsm.compaction.merge import Merged
 from lancelsm.dataset.conditions import read_condition
 from lancelsm.dataset.lance_readers import LanceSnapshot
 from lancelsm.errors import Corrupt, Invalid, error_context
-from lancelsm.gc.collect import Collected, collect
 from lancelsm.history.changes import Changes, Start, check_start, first_position
 from lancelsm.history.cursor import drop_cursor, list_cursors, set_cursor
 from lancelsm.history.pin_records import Pin
@@ -54,7 +47,6 @@ from lancelsm.read.matching_keys import MatchingKeys
 from lancelsm.read.problems import warn_of_problems
 from lancelsm.read.pruning.region_pruning import pruned_view, regions_for
 from lancelsm.read.result import Rows, with_first_batch
-from lancelsm.read.search.search import Prepared, SearchRequest, read_request, search
 from lancelsm.read.status import TableStatus, full_status
 from lancelsm.read.transact.conditional import UpsertOptions, check_options, decide_by
 from lancelsm.read.transact.read_token import RowsWithToken, decode_token, encode_token, mark_of
@@ -68,12 +60,19 @@ from lancelsm.region.config import Config
 from lancelsm.region.handle import DEFAULT_OWNER, Ports, TableHandle, WriteTarget, open_table
 from lancelsm.region.head import Head
 from lancelsm.routing.route import route
-from lancelsm.scrub.report import Report
-from lancelsm.scrub.table import scrub
 from lancelsm.wal.claim import claim, seal
 from lancelsm.wal.entry import Draft
 from lancelsm.wal.region_writer import NextDraft, RegionWriters
 from lancelsm.wal.writer import Writer
+
+if TYPE_CHECKING:  # a process that only reads or writes rows does not load these
+    from lancelsm.compaction.background import Ran
+    from lancelsm.compaction.compact import CompactedGeneration
+    from lancelsm.compaction.maintenance import Engine, Flushed
+    from lancelsm.compaction.merge import Merged
+    from lancelsm.gc.collect import Collected
+    from lancelsm.read.search.search import SearchRequest
+    from lancelsm.scrub.report import Report
 
 T = TypeVar("T")
 
@@ -517,6 +516,8 @@ class Table:
                 is none; or another argument is not valid.
             Corrupt, Unavailable: see `scan`.
         """
+        from lancelsm.read.search.search import read_request  # noqa: PLC0415
+
         request = read_request(
             query,
             vector=vector,
@@ -632,6 +633,8 @@ class Table:
             Contended, Ambiguous, Unavailable: retry; rows that are already flushed are not flushed again.
         """
         self._check_writable()
+        from lancelsm.compaction.maintenance import flush_table  # noqa: PLC0415
+
         return flush_table(self._handle)
 
     @checked
@@ -650,6 +653,8 @@ class Table:
             Contended, Ambiguous, Unavailable: retry; what is already compacted is not compacted again.
         """
         self._check_writable()
+        from lancelsm.compaction.compact import compact_table  # noqa: PLC0415
+
         return compact_table(self._handle)
 
     @checked
@@ -667,6 +672,8 @@ class Table:
             Corrupt: the base belongs to another table, or a generation is missing or damaged.
         """
         self._check_writable()
+        from lancelsm.compaction.maintenance import merge_table  # noqa: PLC0415
+
         return merge_table(self._handle, engine=engine)
 
     @checked
@@ -684,6 +691,8 @@ class Table:
             Contended, Ambiguous, Unavailable: only with `until_idle`; otherwise the step is tried again later.
         """
         self._check_writable()
+        from lancelsm.compaction.background import run  # noqa: PLC0415
+
         return run(self._handle, until_idle=until_idle, engine=engine)
 
     @checked
@@ -714,6 +723,8 @@ class Table:
         call with `replace`, finishes it.
         """
         self._check_writable()
+        from lancelsm.compaction.indexes import create_index  # noqa: PLC0415
+
         return create_index(self._handle, column, kind=kind, name=name, replace_existing=replace, options=options)
 
     @checked
@@ -726,6 +737,8 @@ class Table:
             Contended, Unavailable: the index may still exist, and may no longer be maintained. Drop it again.
         """
         self._check_writable()
+        from lancelsm.compaction.indexes import drop_index  # noqa: PLC0415
+
         drop_index(self._handle, name)
 
     @checked
@@ -736,6 +749,8 @@ class Table:
             Corrupt: a head, a manifest or the base is missing or damaged.
             Unavailable: a store or the registry did not answer.
         """
+        from lancelsm.compaction.indexes import index_statuses  # noqa: PLC0415
+
         with error_context(table=self.uri):
             return index_statuses(self._handle)
 
@@ -755,6 +770,8 @@ class Table:
                 regions were collected.
             Contended, Ambiguous, Unavailable: run it again; it continues where this call stopped.
         """
+        from lancelsm.gc.collect import collect  # noqa: PLC0415
+
         self._check_writable()
         with error_context(table=self.uri):
             return collect(self._handle, yes=yes, interval_seconds=interval_seconds)
@@ -771,6 +788,8 @@ class Table:
             Invalid: region or snapshot not found, a limit below 1, or the table was dropped.
             Unavailable: a store or the registry did not answer.
         """
+        from lancelsm.scrub.table import scrub  # noqa: PLC0415
+
         with error_context(table=self.uri):
             return scrub(self._handle, region=region, at=self.at_snapshot, limit=limit)
 
@@ -1003,6 +1022,8 @@ class Table:
             return time_to_live(self.settings.snapshot_ttl_seconds if ttl is None else ttl)
 
     def _search(self, request: SearchRequest, *, max_staleness: float | None) -> Rows:
+        from lancelsm.read.search.search import Prepared, search  # noqa: PLC0415
+
         # The scores of words depend on the rows of all regions; those of a query object are of each level.
         where = None if isinstance(request.text, str) else request.where
 
@@ -1172,6 +1193,8 @@ def create(
 
     After an error or a crash, the same call continues where this one stopped.
     """
+    from lancelsm.admin.create import create_table  # noqa: PLC0415
+
     return Table(
         create_table(
             uri,

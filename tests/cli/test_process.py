@@ -67,6 +67,20 @@ def test_a_command_that_touches_only_the_log_loads_little(command: str, orders: 
     assert (as_json("get", orders, "--key", "7") is not None) == (command == "write")
 
 
+@pytest.mark.rest
+def test_a_lookup_does_not_load_what_it_does_not_use(orders: Path) -> None:
+    unused = ("admin", "compaction", "gc", "scrub", "read.search", "stack")
+    script = (
+        "import sys; from lancelsm.cli import main; code = main();"
+        f"print(code, [name for name in {unused} if f'lancelsm.{{name}}' in sys.modules], file=sys.stderr)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script, "get", str(orders), "--key", "1"], capture_output=True, text=True, check=False
+    )
+
+    assert (done.returncode, done.stderr) == (0, "0 []\n")
+
+
 @pytest.mark.parametrize("suffix", ["parquet", "csv", "ndjson", "arrow"])
 @pytest.mark.rest
 def test_every_format_is_written_without_numpy(suffix: str, orders: Path, as_json: Json) -> None:
