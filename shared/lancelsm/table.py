@@ -18,6 +18,7 @@ from lancelsm.common.committed import Committed
 from lancelsm.common.duration import time_to_live
 from lancelsm.common.settings import Settings
 from lancelsm.common.trace import NO_TRACE, Trace
+from lancelsm.compaction.runner import Engine
 from lancelsm.dataset.conditions import read_condition
 from lancelsm.dataset.lance_readers import LanceSnapshot
 from lancelsm.errors import Corrupt, Invalid, error_context
@@ -68,7 +69,7 @@ from lancelsm.wal.writer import Writer
 if TYPE_CHECKING:  # a process that only reads or writes rows does not load these
     from lancelsm.compaction.background import Ran
     from lancelsm.compaction.compact import CompactedGeneration
-    from lancelsm.compaction.maintenance import Engine, Flushed
+    from lancelsm.compaction.maintenance import Flushed
     from lancelsm.compaction.merge import Merged
     from lancelsm.gc.collect import Collected
     from lancelsm.read.search.search import SearchRequest

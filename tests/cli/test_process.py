@@ -69,7 +69,7 @@ def test_a_command_that_touches_only_the_log_loads_little(command: str, orders: 
 
 @pytest.mark.rest
 def test_a_lookup_does_not_load_what_it_does_not_use(orders: Path) -> None:
-    unused = ("admin", "compaction", "gc", "scrub", "read.search", "stack")
+    unused = ("admin", "compaction.maintenance", "gc", "scrub", "read.search", "stack")
     script = (
         "import sys; from lancelsm.cli import main; code = main();"
         f"print(code, [name for name in {unused} if f'lancelsm.{{name}}' in sys.modules], file=sys.stderr)"

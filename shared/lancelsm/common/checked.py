@@ -43,7 +43,10 @@ def checked(function: Callable[P, T]) -> Callable[P, T]:
 
     @functools.cache
     def checks() -> tuple[list[str], dict[str, _Check]]:
-        kinds = typing.get_type_hints(function, include_extras=True)
+        parameters = types.SimpleNamespace(
+            __annotations__={name: kind for name, kind in function.__annotations__.items() if name != "return"}
+        )
+        kinds = typing.get_type_hints(parameters, function.__globals__, include_extras=True)
         names = list(inspect.signature(function).parameters)
         found = {name: _check_of(kinds[name]) for name in names if name in kinds}
         return names, {name: check for name, check in found.items() if check is not None}

@@ -11,7 +11,8 @@ from dataclasses import dataclass, replace
 from lancelsm.common.layout import RegionId
 from lancelsm.common.settings import Settings
 from lancelsm.compaction.compact import CompactedGeneration, compact_table
-from lancelsm.compaction.maintenance import BASE, Engine, finish_indexes, flush_region, merge_table, optimize_table
+from lancelsm.compaction.maintenance import BASE, finish_indexes, flush_region, merge_table, optimize_table
+from lancelsm.compaction.runner import Engine
 from lancelsm.errors import Ambiguous, Contended, Unavailable
 from lancelsm.read.index_status import IndexStatus
 from lancelsm.read.status import RegionStatus, TableStatus, read_status

@@ -29,7 +29,7 @@ from lancelsm.compaction.merge import Merged, merge_generations
 from lancelsm.compaction.optimize import Optimized, optimize_base
 from lancelsm.compaction.pace import Pace
 from lancelsm.compaction.plan import RegionPending, Sums
-from lancelsm.compaction.runner import TaskRunner
+from lancelsm.compaction.runner import Engine, TaskRunner
 from lancelsm.compaction.snapshot_regions import snapshot_regions
 from lancelsm.dataset.base_table import BaseTable
 from lancelsm.dataset.generation import check_generation, write_generation
@@ -52,7 +52,6 @@ from lancelsm.wal.replay import AHEAD_BYTES
 
 _STAGED_BYTES = 128 << 20  # of rows; from more of them, a generation is written to an object store directly
 BASE = "base"  # the name of the lease that a process holds while it merges, optimizes, collects or drops the base
-Engine = Literal["auto", "inprocess", "spark"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

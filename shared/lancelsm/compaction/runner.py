@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol, TypeVar
+from typing import Literal, Protocol, TypeVar
 
+Engine = Literal["auto", "inprocess", "spark"]
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 

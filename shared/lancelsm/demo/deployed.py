@@ -19,7 +19,7 @@ from lancelsm.client import Client
 from lancelsm.client.invoke import Service
 from lancelsm.common import aws
 from lancelsm.common.clock import Clock, Ids, SystemClock, SystemIds
-from lancelsm.compaction.maintenance import Engine
+from lancelsm.compaction.runner import Engine
 from lancelsm.demo.flights import KEY, Day, describe_flight, read_flights
 from lancelsm.demo.progress import Reporter, check, next_commands
 from lancelsm.demo.stack_calls import DeployedStage, Document, Stack

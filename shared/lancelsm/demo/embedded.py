@@ -11,7 +11,7 @@ import pyarrow as pa
 from rich.console import Console
 
 from lancelsm.common.clock import Clock, SystemClock
-from lancelsm.compaction.maintenance import Engine
+from lancelsm.compaction.runner import Engine
 from lancelsm.demo.flights import KEY, Day, describe_flight, read_flights
 from lancelsm.demo.progress import Reporter, check, next_commands
 from lancelsm.demo.year import Month, Shown, apply_year, create_schedule

@@ -12,7 +12,7 @@ from lancelsm.client.invoke import Functions, Service
 from lancelsm.client.large_payloads import outputs
 from lancelsm.common import aws
 from lancelsm.common.clock import Budget, Clock, Ids
-from lancelsm.compaction.maintenance import Engine
+from lancelsm.compaction.runner import Engine
 from lancelsm.errors import LsmError, Unavailable
 
 _FUNCTION_SECONDS = 900

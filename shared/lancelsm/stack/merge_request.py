@@ -16,8 +16,9 @@ from typing import Any, Literal
 
 from lancelsm.common.json_text import parse_json
 from lancelsm.common.layout import Generation, RegionId, is_id
-from lancelsm.compaction.maintenance import Engine, choose_engine, pending_merge
+from lancelsm.compaction.maintenance import choose_engine, pending_merge
 from lancelsm.compaction.merge import Merged
+from lancelsm.compaction.runner import Engine
 from lancelsm.errors import Corrupt, Invalid
 from lancelsm.objects.location import is_absolute
 from lancelsm.region.handle import TableHandle
