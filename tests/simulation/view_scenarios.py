@@ -6,6 +6,7 @@ import shutil
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +43,12 @@ class Held:
 
     def get(self, key: int, **options: Any) -> dict[int, Any]:
         return by_key(self.table.get(key, **options))
+
+    def list_catalog(self) -> None:
+        """Let the catalog be one that was listed just now."""
+        newest = self.table._views._newest
+        assert newest.listing is not None
+        newest.listing = replace(newest.listing, checked=self.clock.monotonic())
 
     def merge(self) -> None:
         self.writing.flush()
@@ -91,6 +98,7 @@ def old_part_beside_a_recent_one(path: Path) -> None:
     held.writing.upsert([{"id": 0, "v": 2}])
     held.clock.advance(100)
     held.get(1)
+    held.list_catalog()
     eventual: dict[str, Any] = {"consistency": "eventual", "max_staleness": 50}
     assert held.get(0, **eventual) == {0: 2}
 
@@ -103,6 +111,7 @@ def old_base(path: Path) -> None:
     newest.base, kept = None, newest.base
     held.get(0)
     newest.base = kept
+    held.list_catalog()
     rows = pa.table([[2], [7]], schema=lance.dataset(held.writing.uri).schema)
     lance.write_dataset(rows, held.writing.uri, mode="append")
     assert held.get(2, consistency="eventual", max_staleness=50) == {2: 7}
