@@ -103,6 +103,10 @@ COMPOSED = frozenset(
 )
 PURE = frozenset(
     {
+        "index_extension.is_training_due",
+        "index_extension.segment_rows",
+        "index_extension.segments_to_merge",
+        "index_options.checked_options",
         "assignments.read_assignments",
         "base_rows.by_fragment",
         "base_table.base_of",
@@ -158,6 +162,7 @@ PURE = frozenset(
 # Indexes and searches: tests/unit/test_indexes.py stops after each step.
 INDEXES = frozenset(
     {
+        "counted_files.open_file",
         "generation_indexes.index_generation",
         "index_extension.retrain_index",
         "indexes.base_indexes",

@@ -16,13 +16,12 @@ from dataclasses import dataclass
 import lance
 
 from lancelsm.dataset.base_table import BaseTable, open_dataset
-from lancelsm.dataset.cleanup import searched_indexes
 from lancelsm.dataset.damaged import naming_damage
 from lancelsm.dataset.native import USER, native_errors, text_of
 from lancelsm.errors import Invalid
 
 _DOING = "the base's indexes can't be extended"
-_VECTOR = "IVF_"
+_LANCE_PREFIX = "__"  # of indexes that Lance keeps for itself
 _GROWTH = 2  # a segment is at least this many times as large as the next one; also the growth between two trainings
 _LEAST_ROWS = 256  # that Lance needs to train a codebook
 
@@ -49,14 +48,14 @@ def extend_indexes(base: BaseTable, *, stalled: Collection[str] = ()) -> Extende
         Corrupt: a file of an index or of the rows is damaged.
         Unavailable: the store did not answer.
     """
-    names = searched_indexes(base)
     dataset = open_dataset(uri=base.uri, version=base.version, storage_options=base.storage_options)
+    names = {name for name, _ in _segments(base, dataset)}
     refused: set[str] = set()
     together = sorted(names - set(stalled))
     if _is_refused(base, dataset, together):
         refused.update(name for name in together if _is_refused(base, dataset, [name]))
     refused.update(name for name in sorted(names & set(stalled)) if _is_refused(base, dataset, [name], known=True))
-    for name, segments in sorted(_vector_segments(base, dataset)):
+    for name, segments in _segments(base, dataset):
         if name not in refused and (newest := segments_to_merge(segments)):
             with _errors(base):
                 dataset.optimize.optimize_indices(index_names=[name], num_indices_to_merge=newest)
@@ -113,12 +112,14 @@ def segment_rows(base: BaseTable, segments: Iterable[Collection[int]]) -> tuple[
     return tuple(sum(rows.get(number, 0) for number in covered) for covered in segments)
 
 
-def _vector_segments(base: BaseTable, dataset: lance.LanceDataset) -> Iterator[tuple[str, tuple[int, ...]]]:
+def _segments(base: BaseTable, dataset: lance.LanceDataset) -> list[tuple[str, tuple[int, ...]]]:
+    """Return the name of each index over rows, and the rows of its segments; one with several is for vectors."""
     with _errors(base):
-        described = list(dataset.describe_indices())
-    for one in described:
-        if one.index_type.startswith(_VECTOR):
-            yield one.name, segment_rows(base, [segment.fragment_ids for segment in one.segments])
+        return sorted(
+            (one.name, segment_rows(base, [segment.fragment_ids for segment in one.segments]))
+            for one in dataset.describe_indices()
+            if not one.name.startswith(_LANCE_PREFIX)
+        )
 
 
 def _is_refused(base: BaseTable, dataset: lance.LanceDataset, names: Sequence[str], *, known: bool = False) -> bool:
