@@ -87,7 +87,10 @@ def flush_table(handle: TableHandle, *, region: str | None = None) -> list[Flush
         Contended, Ambiguous, Unavailable: for the reasons of `compaction.flush.flush`.
     """
     context = handle.context
-    wanted = regions(context) if region is None else select_regions(context, region)
+
+    def wanted() -> Sequence[Region]:
+        return regions(context) if region is None else select_regions(context, region)
+
     return flush_regions(handle, wanted, all_of_them=region is None, stacklevel=4)
 
 
@@ -97,21 +100,23 @@ FlushOne = Callable[..., list[Flushed]]
 
 def flush_regions(
     handle: TableHandle,
-    wanted: Sequence[Region],
+    list_regions: Callable[[], Sequence[Region]],
     *,
     run: Callable[[Region, FlushOne], list[Flushed]] = lambda _, flush_one: flush_one(),
     all_of_them: bool = False,
     stacklevel: int = 3,
 ) -> list[Flushed]:
-    """Flush these regions, several at a time, within the memory of one flush.
+    """Flush some regions, several at a time, within the memory of one flush.
 
     Args:
+        list_regions: lists them. The list of indexes is read after that: see `compaction.indexes`.
         run: flushes one region by a call of its second argument, or leaves it out.
         all_of_them: whether these are all regions of the table.
 
     Raises: the same errors as `flush_table`.
     """
     context, room = handle.context, Room(handle.settings.flush_memory_bytes)
+    wanted = list_regions()
     heads_read = with_heads(context, wanted)
     base = handle.read_base()  # guard: list of indexes is read after the regions
     write = writing(handle, base)

@@ -47,10 +47,13 @@ def flush_in_time(handle: TableHandle, *, region: str | None, leased: Sequence[s
     Raises: the same errors as `compaction.maintenance.flush_table`.
     """
     context = handle.context
-    found = regions(context)
-    wanted = select_regions(context, region) if region is not None else found
-    if leased is not None:
-        wanted = [resolve_region(found, name, table=context.uri) for name in leased]
+
+    def wanted() -> Sequence[Region]:
+        if region is not None:
+            return select_regions(context, region)
+        found = regions(context)
+        return found if leased is None else [resolve_region(found, name, table=context.uri) for name in leased]
+
     stopped: list[RegionId] = []
     overtaken: list[RegionId] = []
 
