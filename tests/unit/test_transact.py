@@ -5,9 +5,6 @@ from __future__ import annotations
 import base64
 import datetime as dt
 import decimal
-import subprocess
-import sys
-import threading
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -184,40 +181,6 @@ def test_an_error_of_the_function_reaches_the_caller_and_names_the_other_regions
     changed = [one for one in rows_of(table) if one["n"]]
     assert 0 < len(changed) < 4
     assert "These regions have their rows" in raised.value.__notes__[0]
-
-
-@pytest.mark.parametrize(("threads", "times"), [(3, 4), pytest.param(3, 30, marks=pytest.mark.rest)])
-def test_increments_of_threads_add_up(tmp_path: Path, threads: int, times: int) -> None:
-    table = make(tmp_path, row(1))
-
-    def work() -> None:
-        for _ in range(times):
-            table.transact([1], add(1))
-
-    workers = [threading.Thread(target=work) for _ in range(threads)]
-    for worker in workers:
-        worker.start()
-    for worker in workers:
-        worker.join()
-
-    assert rows_of(table) == [row(1, threads * times)]
-
-
-INCREMENTS = """
-import sys, lancelsm
-table = lancelsm.open(sys.argv[1])
-for _ in range(int(sys.argv[2])):
-    table.transact([1], lambda current: [{**one, "n": one["n"] + 1} for one in current.to_pylist()])
-"""
-
-
-@pytest.mark.rest
-def test_increments_of_processes_add_up(tmp_path: Path) -> None:
-    table = make(tmp_path, row(1))
-    workers = [subprocess.Popen([sys.executable, "-c", INCREMENTS, table.uri, "30"]) for _ in range(8)]
-
-    assert [worker.wait() for worker in workers] == [0] * 8
-    assert rows_of(table) == [row(1, 240)]
 
 
 def test_rows_are_read_from_a_new_view_if_the_log_was_collected(tmp_path: Path) -> None:
