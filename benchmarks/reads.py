@@ -43,6 +43,28 @@ def run(scale: float) -> Iterator[Figure]:
             yield from _gets(uri, base, kind, "BTREE")
             table.upsert(tables.keyed(tables.changes(base, max(1, count // 50), seed=99), kind))
             yield from _scans(uri, kind, f"{base:,} rows, 8 generations of {count:,}, {count // 50:,} rows of log")
+    yield from _many_generations(base=int(2_500_000 * scale), count=int(5_000 * scale))
+
+
+def _many_generations(*, base: int, count: int, generations: int = 64) -> Iterator[Figure]:
+    """Read a table with many small generations after their compaction. The peer is the same read before it."""
+    with tempfile.TemporaryDirectory() as directory:
+        uri = Path(directory) / "table"
+        table = tables.with_generations(uri, base=base, count=count, generations=generations, kind="int64")
+        key = [int(np.random.default_rng(7).integers(base)) * 2]
+        reads = {
+            "scan of 2 columns": lambda: lancelsm.open(uri).scan(columns=["id", "amount"]).to_arrow(),
+            "get of 1 key": lambda: lancelsm.open(uri).get(key),
+            "count": lambda: lancelsm.open(uri).count(),
+        }
+        before = dict(zip(reads, best(*reads.values()), strict=True))
+        took = best(table.compact, rounds=1)[0]
+        (status,) = table.status().regions
+        after = dict(zip(reads, best(*reads.values()), strict=True))
+        how = f"{generations} generations of {count:,} rows became {status.generations} in {took:.2f} s"
+        for name in reads:
+            ours, peer = 1000 * after[name], 1000 * before[name]
+            yield Figure(what=f"{name}, compacted", ours=ours, unit="ms", peer=peer, peer_name="not compacted", how=how)
 
 
 def _scans(uri: Path, kind: str, what: str) -> Iterator[Figure]:

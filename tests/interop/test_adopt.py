@@ -107,6 +107,30 @@ def test_a_region_that_lance_wrote_to_is_adopted_again_with_all_rows(ours: Table
         ours.merge(engine="inprocess")
 
 
+@pytest.mark.parametrize("remedy", ["adopt", "rebuild"])
+def test_a_compacted_region_that_lance_wrote_to_is_adopted_again(tmp_path: Path, remedy: str) -> None:
+    """Lance's writer does not keep which numbers a compacted generation replaces."""
+    table = lancelsm.create(tmp_path / "table", [{"id": 1, "v": 1}], primary_key="id", settings={"max_generations": 1})
+    for number in (2, 3, 4):
+        table.upsert([{"id": number, "v": number}])
+        table.flush()
+    table.compact()
+    table.upsert([{"id": 5, "v": 5}])
+    table.flush()
+    write_with_lance(table.uri, {"id": 6, "v": 6}, region=table.regions()[0].id)
+
+    if remedy == "adopt":
+        adopt(table.uri)
+    else:
+        rebuild(open_table(table.uri))
+
+    table = lancelsm.open(table.uri)
+    for _ in ("as Lance left it", "flushed and merged"):
+        assert rows_of(table) == [{"id": number, "v": number} for number in range(1, 7)]
+        table.flush()
+        table.merge(engine="inprocess")
+
+
 def test_adopting_again_leaves_untouched_regions_alone(tmp_path: Path) -> None:
     table = lancelsm.create(tmp_path, COLUMNS, primary_key="id", regions="bucket(id, 2)")
     (entry,) = table.upsert([{"id": 1, "v": 0}]).entries

@@ -19,7 +19,8 @@ from lance.mem_wal import CompactedSsTable, LsmScanner, ShardSnapshot
 import lancelsm
 from lancelsm.admin.adopt import adopt, set_regions
 from lancelsm.admin.rebuild import newest_published
-from lancelsm.common.layout import Generation, RegionId, generation_number
+from lancelsm.common.layout import Generation, RegionId, published_version
+from lancelsm.region import manifest as manifests
 from lancelsm.table import Table
 from tests.interop import lance_oracle as oracle
 
@@ -76,12 +77,17 @@ class Work:
 def snapshots(location: Path, merged: dict[RegionId, Generation]) -> Iterator[ShardSnapshot]:
     """Yield the unmerged generations of every region, as a planner of Lance would list them."""
     for region in sorted((location / "_mem_wal").glob("*")):
-        paths = oracle.generations(location, region.name)
-        unmerged = [path for path in paths if generation_number(path.name) > merged.get(RegionId(region.name), 0)]
-        snapshot = ShardSnapshot(region.name).with_current_generation(len(paths) + 1)
-        for path in unmerged:
-            snapshot = snapshot.with_sstable(generation_number(path.name), path.name)
+        published = {published_version(f"_mem_wal/{region.name}/manifest/{path.name}"): path for path in _files(region)}
+        manifest = manifests.decode(published[max(published)].read_bytes(), key="")
+        snapshot = ShardSnapshot(region.name).with_current_generation(manifest.current_generation)
+        for one in manifest.generations:
+            if one.generation > merged.get(RegionId(region.name), 0):
+                snapshot = snapshot.with_sstable(one.generation, one.path)
         yield snapshot
+
+
+def _files(region: Path) -> list[Path]:
+    return list((region / "manifest").glob("*.binpb"))
 
 
 def as_lance_reads(location: Path, merged: dict[RegionId, Generation] | None = None) -> pa.Table:
@@ -99,15 +105,22 @@ def counters(table: Table) -> dict[RegionId, Generation]:
 @pytest.mark.parametrize("shape", SHAPES)
 def test_lance_reads_what_lancelsm_wrote_after_every_step(tmp_path: Path, shape: str, seed: int) -> None:
     work, location = Work(shape, seed), tmp_path / "table"
-    table = lancelsm.create(location, work.columns, primary_key=work.key, regions=work.regions)
+    limits = {"max_generations": 1}
+    table = lancelsm.create(location, work.columns, primary_key=work.key, regions=work.regions, settings=limits)
     for step in range(14):
-        match work.random.choice(["upsert", "upsert", "upsert", "delete", "flush", "merge", "reopen", "claim"]):
+        match work.random.choice(
+            ["upsert", "upsert", "upsert", "delete", "flush", "flush", "compact", "merge", "reopen", "claim"]
+        ):
             case "upsert":
                 table.upsert(work.upserts())
             case "delete":
                 table.delete(work.deletes())
             case "flush":
                 table.flush()
+                assert work.sorted(as_lance_reads(location, counters(table))) == work.expected()
+            case "compact":
+                table.flush()
+                table.compact()
                 assert work.sorted(as_lance_reads(location, counters(table))) == work.expected()
             case "merge":
                 table.merge(engine="inprocess")

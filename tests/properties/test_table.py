@@ -115,7 +115,7 @@ class Reference(RuleBasedStateMachine):
         self.shape = shape
         rows = data.draw(self.batch()) if loaded else []
         first = pa.Table.from_pylist(rows, schema=shape.columns) if loaded else shape.columns
-        limits = {"group_commit_milliseconds": 1, "flush_rows": 6}
+        limits = {"group_commit_milliseconds": 1, "flush_rows": 6, "max_generations": 2}
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about key types that Lance's own writer can't hash
             lancelsm.create(self.uri, first, primary_key=shape.primary_key, regions=shape.regions, settings=limits)
@@ -306,6 +306,12 @@ class Reference(RuleBasedStateMachine):
     def flush(self, which: int) -> None:
         self.tables[which].flush()
         assert [region.wal_rows for region in self.tables[which].status().regions if region.wal_rows] == []
+        self.check()
+
+    @rule(which=TABLES)
+    def compact(self, which: int) -> None:
+        self.tables[which].compact()
+        assert [region.generations for region in self.tables[which].status().regions if region.generations > 2] == []
         self.check()
 
     @rule(which=TABLES)

@@ -22,7 +22,7 @@ from lancelsm.common.layout import (
 )
 from lancelsm.common.setsum import Setsum
 from lancelsm.common.settings import Settings
-from lancelsm.compaction.flush import Stored, flush
+from lancelsm.compaction.flush import Stored, Write, flush
 from lancelsm.compaction.fold import FoldedRows
 from lancelsm.errors import Contended, Corrupt, Unavailable
 from lancelsm.gc import base, base_check, collect, verify_base_check
@@ -67,6 +67,11 @@ class TableEnv:
 
     def flush(self, region: Region | None = None, *, rows_max: int = 2) -> FlushedGeneration | None:
         region = region or self.region("flusher")
+        made = flush(region, self.schema, write=self.writing(region), rows_max=rows_max, bytes_max=1 << 30)
+        return made[-1] if made else None
+
+    def writing(self, region: Region) -> Write:
+        """Return the function that writes a generation and reads it back."""
 
         def write(key: str, folded: FoldedRows) -> Stored:
             rows = pa.Table.from_batches(folded.batches(), self.schema.stored)
@@ -79,8 +84,7 @@ class TableEnv:
                     raise Corrupt("an object that was just written is missing", object=key)
             return Stored(file_setsum=setsum)
 
-        made = flush(region, self.schema, write=write, rows_max=rows_max, bytes_max=1 << 30)
-        return made[-1] if made else None
+        return write
 
     def _bodies(self, rows: pa.Table, setsum: Setsum) -> tuple[bytes, bytes]:
         """Return the bodies of a generation's files."""
@@ -221,7 +225,7 @@ class TableEnv:
         return [line.key.removeprefix(prefix) for line in self.environment.store.list(prefix)]
 
     def _audit_generations(self, manifest: Manifest) -> None:
-        named = {g.generation for g in manifest.generations}
+        named = {number for g in manifest.generations for number in g.numbers}
         assert named >= set(range(self.counter + 1, manifest.current_generation)), (
             "a generation is dropped that the base lacks"
         )

@@ -137,6 +137,8 @@ class WholeTableActors:
         for name, act, times, chance in (
             ("another flusher", self._flush, 4, 0.5),
             ("optimizer", self._optimize, 2, 0.3),
+            ("compactor 0", self._compact, 10, 0.8),
+            ("compactor 1", self._compact, 4, 0.3),
             ("holder 0", self._holder("s0"), 7, 0.8),
             ("holder 1", self._holder("s1"), 7, 0.5),
             ("consumer 0", self.consumers.consumer("c0"), 6, 0.8),
@@ -191,6 +193,9 @@ class WholeTableActors:
 
     def _flush(self, process: str, dice: random.Random) -> None:
         self.table_env.flush(self.table_env.region(process, faulty=True), rows_max=dice.choice([1, 2, 4]))
+
+    def _compact(self, process: str, dice: random.Random) -> None:
+        self.met["a compaction"] += self.table_env.compact(self.table_env.region(process, faulty=True), dice)
 
     def _merge(self, process: str, dice: random.Random) -> None:
         self.table_env.merge(self.table_env.region(process, faulty=True))

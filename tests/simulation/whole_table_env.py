@@ -7,7 +7,8 @@ and answers are recorded as a history, which is checked for linearizability.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
@@ -16,6 +17,7 @@ import pyarrow as pa
 
 from lancelsm.common.layout import Generation, Position, generation_path
 from lancelsm.common.setsum import Setsum
+from lancelsm.compaction.compact import compact_parts
 from lancelsm.errors import Contended, Corrupt, LsmError
 from lancelsm.history.pin_records import Pin
 from lancelsm.history.snapshot import create_snapshot, refresh_snapshot
@@ -26,6 +28,7 @@ from lancelsm.region.compare_and_swap import newest
 from lancelsm.region.config import Config
 from lancelsm.region.handle import TableHandle
 from lancelsm.region.head import Head
+from lancelsm.region.manifest import FlushedGeneration, missing_numbers
 from lancelsm.table import Table
 from lancelsm.wal.append import append_after
 from lancelsm.wal.claim import claim
@@ -205,12 +208,18 @@ class WholeTableEnv(TableEnv):
         base = self.base.open_base(uri="memory://t")
         counter = base.counters.get(region.id, Generation(0))
         pending = [g for g in manifest.generations if g.generation > counter]
-        if [g.generation for g in pending] != list(range(counter + 1, manifest.newest + 1)):
+        if missing_numbers((g.numbers for g in pending), above=counter, newest=manifest.newest):
             raise Contended("the base is ahead of the head that was read")
         if not pending:
             return None
         parts = [self.base.rows(base.version, region.context.objects.get)]
-        parts += [_generation(region, g.path) for g in pending]
+        try:
+            parts += [_generation(region, g.path) for g in pending]
+        except Corrupt:
+            _, now = newest(region, region.head())
+            if {g.path for g in pending} <= {g.path for g in now.generations}:
+                raise
+            raise Contended("the generations were compacted or merged, and collected") from None
         rows = _rows(folded(parts))
         key = f"data/{region.context.ids.nonce()}.lance"
         commit = self.base.replace_rows(base, region.context.objects, rows, region=region.id, key=key)
@@ -220,6 +229,22 @@ class WholeTableEnv(TableEnv):
                 self.counter = max(self.counter, pending[-1].generation)
 
         return committed
+
+    def compact(self, region: Region, dice: random.Random) -> bool:
+        """Replace some neighbouring generations by one. Return whether they were replaced."""
+        _, manifest = newest(region, region.head())
+        counter = self.base.open_base(uri="memory://t").counters.get(region.id, Generation(0))
+        live = [g for g in manifest.generations if g.generation > counter]
+        if len(live) < 2:
+            return False
+        first = dice.randrange(len(live) - 1)
+        parts = live[first : dice.randrange(first + 2, len(live) + 1)]
+
+        def read(part: FlushedGeneration, _: Sequence[str] | None) -> Iterator[pa.RecordBatch]:
+            yield from _generation(region, part.path).to_batches()
+
+        write = self.writing(region)
+        return compact_parts(region, self.schema, began=manifest, parts=parts, read=read, write=write) is not None
 
     def optimize(self, region: Region) -> None:
         """Rewrite the base without changing its rows."""

@@ -133,7 +133,8 @@ def another_compaction_of_some_parts(path: Path) -> None:
         handle, (region,) = table._handle, table.regions()
         manifest = manifest_of(table)
         parts = manifest.generations[-4:-2]
-        assert compact._compact(handle, region, manifest, parts, maintenance.writing(handle, handle.read_base()))
+        write = maintenance.writing(handle, handle.read_base())
+        assert compact._compact(handle, region, manifest, parts, write)
 
     with once_written(other):
         assert table.compact() == []

@@ -10,9 +10,13 @@ import lance
 import pytest
 
 import lancelsm
+from lancelsm.admin.clone import clone_snapshot
+from lancelsm.admin.rebuild import rebuild
+from lancelsm.backup import back_up, restore
+from lancelsm.common.layout import SQLITE
 from lancelsm.compaction import background, maintenance, tasks
 from lancelsm.errors import Corrupt
-from lancelsm.region.handle import Ports
+from lancelsm.region.handle import Ports, open_table
 from lancelsm.table import Table
 from tests.simulation.faults import CRASH_AFTER, CRASH_BEFORE, Crash, FaultPlan
 from tests.unit import compaction_scenarios as scenarios
@@ -237,3 +241,25 @@ class Runner:
     def round(self) -> None:
         for _ in range(2):
             self.done = background._round(self._handle, self._ages, self.done, everything=False, engine="auto")
+
+
+@pytest.mark.rest
+def test_copies_rebuilds_and_streams_of_a_compacted_table_have_all_rows(tmp_path: Path) -> None:
+    table, rows = crowded(tmp_path)
+    table.set_cursor("audit")
+    changes = sum(one.rows.num_rows for one in table.changes(cursor="audit"))
+    table.compact()
+    table.snapshot("now")
+
+    assert sum(one.rows.num_rows for one in table.changes(cursor="audit")) == changes
+    clone_snapshot(open_table(table.uri), "now", tmp_path / "clone")
+    assert rows_of(lancelsm.open(tmp_path / "clone")) == rows
+    back_up(table, tmp_path / "backup")
+    restore(tmp_path / "backup", tmp_path / "restored")
+    assert rows_of(lancelsm.open(tmp_path / "restored")) == rows
+    for path in Path(table.uri, SQLITE).parent.glob("registry.sqlite*"):
+        path.unlink()
+    rebuild(open_table(table.uri))
+    table = lancelsm.open(table.uri)
+    assert table.regions()[0].head().pending_generations == 1
+    has_all(table, rows)

@@ -35,8 +35,8 @@ from lancelsm.region.catalog import Region, TableContext, region_from_record
 from lancelsm.region.compare_and_swap import Staged, load, publish, stage
 from lancelsm.region.handle import TableHandle, add_table_to_catalog, check_base
 from lancelsm.region.head import Head, RegionState, Swap
-from lancelsm.region.manifest import Manifest
-from lancelsm.region.shards import is_foreign
+from lancelsm.region.manifest import Manifest, with_spans
+from lancelsm.region.shards import is_foreign, newest_own_manifest
 from lancelsm.registry import Fields, SwapUnknown
 from lancelsm.wal.claim import add_to_catalog, derived_head, finish_claim, seal
 from lancelsm.wal.recovery import recover_log
@@ -135,10 +135,14 @@ def _rebuild_region(region: Region, newest: Staged, counter: Generation, *, owne
     context, manifest = region.context, newest.manifest
     budget = context.budget()
     log = recover_log(region, manifest)
+    spanned = _with_spans(region, newest)
     if counter >= manifest.current_generation:
         # The base has a generation whose manifest was never published. So its entries are still in the tail.
         manifest = _with_all_merged(manifest, counter)
         staged = stage(region, manifest, after=newest.manifest, budget=budget)
+    elif spanned is not None:
+        manifest = spanned
+        staged = stage(region, manifest, after=None, budget=budget)
     else:
         staged = stage(region, manifest, after=None, budget=budget, body=newest.body)
     publish(region, staged, budget=budget)
@@ -174,6 +178,18 @@ def _write(region: Region, head: Head) -> Head:
         if not isinstance(outcome, SwapUnknown):
             raise Contended("a writer is writing to the region", remedy="Stop all writers first", **region.where)
     raise Unavailable("the head could not be written", remedy="Run it again", **region.where)
+
+
+def _with_spans(region: Region, newest: Staged) -> Manifest | None:
+    """Return the manifest after one of Lance's writer that lost the spans of compacted generations; else None."""
+    if not manifests.written_by_lance(newest.body):
+        return None
+    own = newest_own_manifest(region, newest)
+    generations = with_spans(newest.manifest.generations, own.generations if own else ())
+    if own is None or generations == newest.manifest.generations:
+        return None
+    version = Version(newest.manifest.version + 1)
+    return replace(newest.manifest, version=version, generations=generations, compactions=own.compactions)
 
 
 def _with_all_merged(manifest: Manifest, counter: Generation) -> Manifest:

@@ -12,7 +12,7 @@ tests/model/generation_compaction.py.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
@@ -31,6 +31,7 @@ from lancelsm.dataset.scrub_reads import own_row_setsum
 from lancelsm.errors import Contended, Corrupt, Invalid, LsmError, error_context
 from lancelsm.objects.filesum import check_files
 from lancelsm.record.rowsum import row_setsum
+from lancelsm.record.schema import TableSchema
 from lancelsm.region import manifest as manifests
 from lancelsm.region.catalog import Region, regions, select_regions, with_heads
 from lancelsm.region.compare_and_swap import commit, newest
@@ -139,23 +140,54 @@ def _compact_region(
 def _compact(
     handle: TableHandle, region: Region, manifest: Manifest, parts: Sequence[FlushedGeneration], write: Write
 ) -> tuple[FlushedGeneration, Manifest] | None:
-    """Replace these generations by one; None if another process replaced one of them, or a round came in between."""
+    read = partial(_read, handle, region)
     try:
-        built, index_number = _write(handle, region, parts, write)
+        return compact_parts(region, handle.config.schema, began=manifest, parts=parts, read=read, write=write)
+    except Corrupt:
+        _explain_damage(handle, region, parts)
+        raise
+
+
+Read = Callable[[FlushedGeneration, Sequence[str] | None], Iterator[pa.RecordBatch]]
+"""Read columns of a generation with its key, in stored form; None: all columns. The order of rows never changes."""
+
+
+def compact_parts(
+    region: Region,
+    schema: TableSchema,
+    *,
+    began: Manifest,
+    parts: Sequence[FlushedGeneration],
+    read: Read,
+    write: Write,
+) -> tuple[FlushedGeneration, Manifest] | None:
+    """Replace neighbouring generations of a manifest by one.
+
+    Args:
+        write: see `compaction.flush.Write`.
+
+    Returns:
+        The generation and the manifest that lists it, once the head names that manifest. None if another process
+        replaced a part, a collection round was committed, or an index was created since: nothing was committed.
+
+    Raises: the same errors as `compact_table`.
+    """
+    try:
+        built, index_number = _write(region, schema, parts, read, write)
     except LsmError:
-        if _is_overtaken(region, manifest, parts):  # guard: superseded compaction raises no error
+        if _is_overtaken(region, began, parts):  # guard: superseded compaction raises no error
             return None
         raise
     step = partial(
         manifests.compacted,
         parts=[part.path for part in parts],
         built=built,
-        collector_round=manifest.collector_round,
+        collector_round=began.collector_round,
         index_number=index_number,
     )
     try:
         done = commit(region, step)
-    except IndexesChanged:  # an index was created meanwhile; what was written is an orphan
+    except IndexesChanged:  # what was written is an orphan
         return None
     return None if isinstance(done, Superseded) else (built, done.manifest)
 
@@ -168,30 +200,24 @@ def _is_overtaken(region: Region, began: Manifest, parts: Sequence[FlushedGenera
 
 
 def _write(
-    handle: TableHandle, region: Region, parts: Sequence[FlushedGeneration], write: Write
+    region: Region, schema: TableSchema, parts: Sequence[FlushedGeneration], read: Read, write: Write
 ) -> tuple[FlushedGeneration, int]:
     """Write the generation that replaces these, and read it back. Return it with the number of its list of indexes."""
-    ranges = [part.folded for part in parts if part.folded is not None]
     joined = manifests.joined_range(parts)
     assert joined is not None, "only generations with sums are compacted"
     first, last, entries = joined
     generation = parts[-1].generation
     name = generation_name(generation, region.context.ids.nonce())
-    schema = handle.config.schema
-    try:
-        rows = FoldedRows(
-            pa.concat_tables([_keys(handle, region, part) for part in parts]),
-            (batch for part in parts for batch in _rows(handle, region, part)),
-            schema,
-            bytes_given=sum(part.bytes or 0 for part in parts),
-            expected=sum((one.row_setsum for one in ranges), start=Setsum.ZERO),
-            problem="the rows of generations don't have the sum that was flushed",
-            where={"generation": f"{parts[0].generation}..{generation}"},
-        )
-        stored = write(generation_path(region.id, name), rows)
-    except Corrupt:
-        _explain_damage(handle, region, parts)
-        raise
+    rows = FoldedRows(
+        pa.concat_tables([_keys(region, schema, part, read) for part in parts]),
+        (batch for part in parts for batch in _rows(region, part, read)),
+        schema,
+        bytes_given=sum(part.bytes or 0 for part in parts),
+        expected=sum((part.folded.row_setsum for part in parts if part.folded), start=Setsum.ZERO),
+        problem="the rows of generations don't have the sum that was flushed",
+        where={"generation": f"{parts[0].numbers.start}..{generation}"},
+    )
+    stored = write(generation_path(region.id, name), rows)
     built = FlushedGeneration(
         generation=generation,
         path=name,
@@ -213,21 +239,19 @@ def _write(
     return built, stored.index_number
 
 
-def _keys(handle: TableHandle, region: Region, part: FlushedGeneration) -> pa.Table:
-    schema = handle.config.schema
-    batches = [batch.select(list(schema.primary_key)) for batch in _read(handle, region, part, columns=())]
-    keys = pa.Table.from_batches(batches, schema=pa.schema([schema.stored.field(name) for name in schema.primary_key]))
+def _keys(region: Region, schema: TableSchema, part: FlushedGeneration, read: Read) -> pa.Table:
+    names = list(schema.primary_key)
+    batches = [batch.select(names) for batch in read(part, ())]
+    keys = pa.Table.from_batches(batches, schema=pa.schema([schema.stored.field(name) for name in names]))
     if keys.num_rows != part.rows:
-        raise Corrupt(
-            f"a generation has {keys.num_rows} rows, but {part.rows} were flushed",
-            object=generation_path(region.id, part.path),
-        )
+        what = f"a generation has {keys.num_rows} rows, but {part.rows} were flushed"
+        raise Corrupt(what, object=generation_path(region.id, part.path))
     return keys
 
 
-def _rows(handle: TableHandle, region: Region, part: FlushedGeneration) -> Iterator[pa.RecordBatch]:
+def _rows(region: Region, part: FlushedGeneration, read: Read) -> Iterator[pa.RecordBatch]:
     left = part.rows or 0
-    for batch in _read(handle, region, part, columns=None):
+    for batch in read(part, None):
         left -= batch.num_rows
         if left < 0:
             break
@@ -237,7 +261,7 @@ def _rows(handle: TableHandle, region: Region, part: FlushedGeneration) -> Itera
 
 
 def _read(
-    handle: TableHandle, region: Region, part: FlushedGeneration, *, columns: Sequence[str] | None
+    handle: TableHandle, region: Region, part: FlushedGeneration, columns: Sequence[str] | None
 ) -> Iterator[pa.RecordBatch]:
     return read_generation(
         uri=f"{handle.context.uri}/{generation_path(region.id, part.path)}",
@@ -267,6 +291,6 @@ def _explain_damage(handle: TableHandle, region: Region, parts: Sequence[Flushed
                 remedy="Nothing was compacted. Restore it from a copy of the bucket; lancelsm scrub names all damage",
                 object=key,
             )
-        as_now = sum((row_setsum(batch) for batch in _rows(handle, region, part)), start=Setsum.ZERO)
+        as_now = sum((row_setsum(batch) for batch in _read(handle, region, part, None)), start=Setsum.ZERO)
         if as_now != folded.row_setsum:
             raise Invalid("the columns of the table changed since a generation was flushed", remedy="Merge the table")
