@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 import ast
+import signal
 import sys
+import time
 from pathlib import Path
 
 from benchmarks.charts import draw
@@ -52,29 +54,20 @@ def main() -> None:
     if unknown := set(options.names) - set(BENCHMARKS):
         parser.error(f"unknown benchmark {min(unknown)!r}; choose from {', '.join(BENCHMARKS)}")
     names = options.names or BENCHMARKS
-    run = Run.begun(options.scale)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # stop the benchmark, and remove its tables
+    run, ends = Run.begun(options.scale), time.monotonic() + RUN_SECONDS
     print(heading(run), flush=True)
-    try:
-        measure(
-            run, names, begin=lambda name: _shown(f"{name}: {_summary(name)}"), report=lambda one: _shown(line(one))
-        )
-    finally:
-        _write(run, options.directory)
+    options.directory.mkdir(parents=True, exist_ok=True)
+    for name in names:
+        print(f"{name}: {_summary(name)}", flush=True)
+        measure(run, name, ends=ends, report=lambda one: print(line(one), flush=True))
+        (options.directory / "results.json").write_text(run.to_json())  # each time: the run may be stopped
+        (options.directory / "results.md").write_text(pages(run))
+    charts = [chart.name for chart in draw(run, options.directory)]
+    print(f"wrote {', '.join(['results.json', 'results.md', *charts])} to {options.directory}")
     for name, failure in run.failures.items():
         print(f"{name}: {failure}", file=sys.stderr)
     sys.exit(1 if run.failures else 0)
-
-
-def _shown(text: str) -> None:
-    print(text, flush=True)
-
-
-def _write(run: Run, directory: Path) -> None:
-    directory.mkdir(parents=True, exist_ok=True)
-    (directory / "results.json").write_text(run.to_json())
-    (directory / "results.md").write_text(pages(run))
-    for path in (directory / "results.json", directory / "results.md", *draw(run, directory)):
-        print(f"wrote {path}")
 
 
 def _summary(name: str) -> str:

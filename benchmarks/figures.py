@@ -70,8 +70,8 @@ class Measured:
     failure: str = ""
 
 
-def attempt(act: Callable[[], float]) -> Measured:
-    """Measure a peer. Its failure is part of the result, and the run goes on."""
+def attempt(act: Callable[[], float | None]) -> Measured:
+    """Let a peer act, and return what it measures. Its failure is part of the result, and the run goes on."""
     try:
         return Measured(value=act())
     except Exception as error:  # noqa: BLE001 - a peer may fail in any way

@@ -57,7 +57,7 @@ class _Taken:
         if not self.failure:
             self.failure = attempt(lambda: self._put([contender.prepare(rows) for rows in block], sync=sync)).failure
 
-    def _put(self, acts: Sequence[Act], *, sync: bool) -> float:
+    def _put(self, acts: Sequence[Act], *, sync: bool) -> None:
         if sync:
             os.sync()
         for act in acts:
@@ -65,7 +65,6 @@ class _Taken:
                 act()
             self.wall.append(load.wall)
             self.cpu.append(load.cpu)
-        return 0.0
 
 
 class _Turns:
@@ -83,9 +82,8 @@ class _Turns:
         for number, (name, opened) in enumerate({_OURS: Ours, **self._peers}.items()):
             where = self._path / f"{number}.lance"
 
-            def made(name: str = name, opened: Opened = opened, where: Path = where) -> float:
+            def made(name: str = name, opened: Opened = opened, where: Path = where) -> None:
                 self._opened[name] = opened(where, first, KEYS[self._kind])
-                return 0.0
 
             if failure := attempt(made).failure:
                 self._failed[name] = failure
@@ -95,7 +93,7 @@ class _Turns:
         with ExitStack() as stack:
             for name, contender in self._opened.items():
                 if name != _OURS:
-                    stack.callback(lambda contender=contender: attempt(lambda: contender.close() or 0.0))
+                    stack.callback(lambda contender=contender: attempt(contender.close))
 
     def measured(self, count: int, blocks: int, *, distinct: bool = True) -> dict[str, _Taken]:
         taking = [name for name in self._opened if count <= _SLOW.get(name, count)]

@@ -84,7 +84,7 @@ def _figure(regions: int, what: str, ours: float, peer: float | None, name: str,
     )
 
 
-def _shards(path: Path, rows: pa.Table, few: pa.Table, regions: int, taken: dict[str, float]) -> float:
+def _shards(path: Path, rows: pa.Table, few: pa.Table, regions: int, taken: dict[str, float]) -> None:
     """Open the writers and put a few rows, put each shard's part of the rows, and close the writers."""
     schema = declare_primary_key(tables.SCHEMA, ("id",))
     dataset = lance.write_dataset(rows.slice(0, 1).cast(schema), str(path), schema=schema)
@@ -103,4 +103,3 @@ def _shards(path: Path, rows: pa.Table, few: pa.Table, regions: int, taken: dict
         taken["open"] = seconds(lambda: list(pool.map(opened, range(regions))))
         taken["upsert"] = seconds(lambda: list(pool.map(lambda number: put(number, rows.cast(schema)), range(regions))))
         taken["flush"] = seconds(lambda: list(pool.map(lambda number: writers[number].close(), range(regions))))
-    return taken["flush"]

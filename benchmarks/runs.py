@@ -10,7 +10,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from importlib.metadata import version
@@ -70,24 +70,20 @@ class Run:
         return cls(**document)
 
 
-def measure(
-    run: Run, names: Sequence[str], *, begin: Callable[[str], object], report: Callable[[Figure | Curve], object]
-) -> None:
-    """Run the benchmarks one after the other, and add their results to the run.
+def measure(run: Run, name: str, *, ends: float, report: Callable[[Figure | Curve], object]) -> None:
+    """Run a benchmark, and add its results to the run. It gets at most `BENCHMARK_SECONDS`.
 
-    Each gets at most `BENCHMARK_SECONDS`, and all together `RUN_SECONDS`.
+    Args:
+        ends: when the run is over, as `time.monotonic` counts: a benchmark is stopped then, and not started later.
     """
-    ends = time.monotonic() + RUN_SECONDS
-    for name in names:
-        begin(name)
-        started = time.monotonic()
-        seconds = min(BENCHMARK_SECONDS, ends - started)
-        if seconds <= 0:
-            run.failures[name] = f"not started: the run had taken {RUN_SECONDS:.0f} s"
-            continue
-        if failure := _measure(run, name, seconds, report):
-            run.failures[name] = failure
-        run.seconds[name] = round(time.monotonic() - started, 1)
+    started = time.monotonic()
+    seconds = min(BENCHMARK_SECONDS, ends - started)
+    if seconds <= 0:
+        run.failures[name] = "not started: the time of the run was over"
+        return
+    if failure := _measure(run, name, seconds, report):
+        run.failures[name] = failure
+    run.seconds[name] = round(time.monotonic() - started, 1)
 
 
 def _measure(run: Run, name: str, seconds: float, report: Callable[[Figure | Curve], object]) -> str | None:
@@ -109,7 +105,7 @@ def _measure(run: Run, name: str, seconds: float, report: Callable[[Figure | Cur
 
         def stop() -> None:
             late.set()
-            os.killpg(child.pid, signal.SIGKILL)
+            _stop(child)
 
         timer = threading.Timer(seconds, stop)
         timer.start()
@@ -117,25 +113,32 @@ def _measure(run: Run, name: str, seconds: float, report: Callable[[Figure | Cur
             _collect(run, name, child, report)
         finally:
             timer.cancel()
-            with suppress(ProcessLookupError):
-                os.killpg(child.pid, signal.SIGKILL)
     if late.is_set():
         return f"stopped after {seconds:.0f} s"
     return f"ended with exit code {child.returncode}; its error is above" if child.returncode else None
 
 
 def _collect(run: Run, name: str, child: subprocess.Popen[str], report: Callable[[Figure | Curve], object]) -> None:
-    """Add the results that the child prints until it ends."""
+    """Add the results that the child prints until it ends. If the run is stopped, so is the child."""
     with child:
         assert child.stdout is not None
-        for line in child.stdout:
-            result = _result(line)
-            if isinstance(result, Curve):
-                run.curves.setdefault(name, []).append(result)
-            elif result:
-                run.figures.setdefault(name, []).append(result)
-            if result:
-                report(result)
+        try:
+            for line in child.stdout:
+                result = _result(line)
+                if isinstance(result, Curve):
+                    run.curves.setdefault(name, []).append(result)
+                elif result:
+                    run.figures.setdefault(name, []).append(result)
+                if result:
+                    report(result)
+        except BaseException:
+            _stop(child)
+            raise
+
+
+def _stop(child: subprocess.Popen[str]) -> None:
+    with suppress(ProcessLookupError):
+        os.killpg(child.pid, signal.SIGKILL)
 
 
 def _result(line: str) -> Figure | Curve | None:

@@ -65,12 +65,12 @@ def test_the_peak_of_memory_is_above_what_is_resident_before() -> None:
 def test_a_benchmark_that_fails_or_takes_too_long_does_not_end_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runs, "BENCHMARK_SECONDS", 0.1)
     run = _run()
-    measure(run, ["hot_path", "unknown"], begin=lambda _: None, report=lambda _: None)
-    assert run.failures.keys() == {"hot_path", "unknown"}
+    for name, ends in (("hot_path", math.inf), ("unknown", math.inf), ("puts", 0.0)):
+        measure(run, name, ends=ends, report=lambda _: None)
+    assert run.failures.keys() == {"hot_path", "unknown", "puts"}
     assert run.failures["hot_path"] == "stopped after 0 s"
-    monkeypatch.setattr(runs, "RUN_SECONDS", 0.0)
-    measure(run, ["puts"], begin=lambda _: None, report=lambda _: None)
     assert run.failures["puts"].startswith("not started")
+    assert run.seconds.keys() == {"hot_path", "unknown"}
 
 
 @pytest.mark.rest
@@ -85,7 +85,7 @@ def test_all_charts_are_small_files(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["puts", "bulk", "merge", "reads", "regions", "growth"])
 def test_each_benchmark_yields_its_figures_and_no_peer_fails(name: str) -> None:
     run = _run()
-    measure(run, [name], begin=lambda _: None, report=lambda _: None)
+    measure(run, name, ends=math.inf, report=lambda _: None)
     assert run.failures == {}
     if name == "growth":
         assert {one.over for one in run.curves[name]} == {"rows", "regions", "generations", "columns"}
