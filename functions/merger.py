@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from typing import Literal
 
 from lancelsm.compaction.maintenance import merge_table, optimize_table
-from lancelsm.errors import Invalid
+from lancelsm.errors import Corrupt, Fenced, Invalid
 from lancelsm.region.handle import TableHandle, open_table
 from lancelsm.stack import documents
 from lancelsm.stack.dispatch import next_collection
 from lancelsm.stack.function import Document, FunctionCall, function, parse_event, settings, table_uri
-from lancelsm.stack.merge_request import keep_request, keep_result, plan_request, read_result
+from lancelsm.stack.merge_request import keep_request, keep_result, plan_request, read_error, read_result
 from lancelsm.stack.steps import execution_prefix, steps_root
 
 SETTINGS = settings("LANCELSM_TABLES", "LANCELSM_WORK")
@@ -29,7 +29,7 @@ class Input:
     which a job is started, followed by the attempt. `optimize`: {"fragments_removed", "fragments_added",
     "indexes_extended", "base_version"}. `record`: {"merge": the answer of `merge` with `result`, "collection":
     {"name", "at"}}: name and start time of the collection that takes what the merge leaves. Writes the metrics of the
-    merge.
+    merge. `why`: {"kind"}: why the last job failed, if another attempt may succeed; "Unknown" if it was killed.
 
     Args:
         engine: for `merge` and `plan`; `auto` decides by size. In a function, `merge` runs in process.
@@ -41,10 +41,11 @@ class Input:
         Contended: another merge is running.
         Ambiguous, Unavailable: call it again.
         Corrupt: an object is damaged; names it.
+        Corrupt, Fenced, Invalid: from `why`: the error of the job, which another attempt would meet again.
     """
 
     table: str
-    step: Literal["merge", "plan", "optimize", "record"] = "merge"
+    step: Literal["merge", "plan", "optimize", "record", "why"] = "merge"
     engine: Literal["auto", "inprocess", "spark"] = "auto"
     execution: str | None = None
     plan: str | None = None
@@ -80,11 +81,23 @@ def record(handle: TableHandle, request: Input, call: FunctionCall) -> Document:
     return {"merge": done, "collection": {"name": name, "at": at}}
 
 
+def why(_handle: TableHandle, request: Input, call: FunctionCall) -> Document:
+    if request.result is None:
+        raise Invalid("the event lacks the field 'result'", remedy="Give the result of step `plan`", field="result")
+    error = read_error(_object(request.result))
+    if isinstance(error, Corrupt | Fenced | Invalid):
+        raise error
+    kind = "Unknown" if error is None else error.kind
+    call.telemetry.log("a job failed", result=request.result, kind=kind)
+    return {"kind": kind}
+
+
 STEPS: dict[str, Callable[[TableHandle, Input, FunctionCall], Document]] = {
     "merge": merge,
     "plan": plan,
     "optimize": optimize,
     "record": record,
+    "why": why,
 }
 
 

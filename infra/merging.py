@@ -18,21 +18,9 @@ from infra.layers import Layers
 from infra.machines import machine
 from infra.stage import ROOT, Stage
 
-RELEASE = "emr-spark-8.0.0"
 ENTRY_POINT = ROOT / "layers" / "spark" / "merge.py"
 _MANAGED_RULE = "StepFunctionsGetEventsForEMRServerlessJobRule"  # notifies the state machine when a job has ended
 _PACKAGES = "deps"
-# A driver and three executors use the whole application; each is a worker of 4 vCPU and 16 GB. Rows are in memory of
-# Lance and Python, never on the Java heap, so Spark counts them as overhead.
-_SUBMIT = {
-    "spark.driver.cores": "4",
-    "spark.driver.memory": "3g",
-    "spark.driver.memoryOverhead": "13g",
-    "spark.executor.cores": "4",
-    "spark.executor.memory": "3g",
-    "spark.executor.memoryOverhead": "13g",
-    "spark.dynamicAllocation.maxExecutors": "3",
-}
 _LOCAL_SUBMIT = "--conf spark.driver.memory=1g"
 _PYTHON = {
     # The image has several interpreters. The archive is built for this one.
@@ -76,7 +64,7 @@ class Merging(Construct):
                 "Application": self.application.attr_application_id,
                 "JobRole": self.job_role.role_arn,
                 "EntryPoint": entry_point.s3_object_url,
-                "SparkSubmitParameters": _submit(archive) if archive else _LOCAL_SUBMIT,
+                "SparkSubmitParameters": _submit(stage, archive) if archive else _LOCAL_SUBMIT,
                 "JobLogs": f"s3://{state.bucket.bucket_name}/{grants.JOB_LOGS.rstrip('*')}",
             },
             grants=self._machine_grants(merger, collecting),
@@ -105,10 +93,15 @@ def _application(scope: Construct, stage: Stage) -> emr.CfnApplication:
         "Application",
         name=f"{stage.prefix}-merge",
         type="SPARK",
-        release_label=RELEASE,
+        release_label=stage.spark.release,
         architecture=stage.architecture.upper(),
         maximum_capacity=emr.CfnApplication.MaximumAllowedResourcesProperty(
-            cpu="16 vCPU", memory="64 GB", disk="200 GB"
+            cpu=f"{stage.spark.capacity} vCPU",
+            memory=f"{stage.spark.memory} GB",
+            disk=f"{50 * stage.spark.runs * (1 + stage.spark.executors)} GB",
+        ),
+        scheduler_configuration=emr.CfnApplication.SchedulerConfigurationProperty(
+            max_concurrent_runs=stage.spark.runs, queue_timeout_minutes=stage.spark.queue_minutes
         ),
         auto_start_configuration=emr.CfnApplication.AutoStartConfigurationProperty(enabled=True),
         auto_stop_configuration=emr.CfnApplication.AutoStopConfigurationProperty(enabled=True, idle_timeout_minutes=5),
@@ -134,7 +127,7 @@ def _job_role(scope: Construct, stage: Stage, state: State, code: list[assets.As
     return role
 
 
-def _submit(archive: assets.Asset) -> str:
+def _submit(stage: Stage, archive: assets.Asset) -> str:
     """Return the parameters of spark-submit as one string."""
-    options = [f"--conf {name}={value}" for name, value in {**_SUBMIT, **_PYTHON}.items()]
+    options = [f"--conf {name}={value}" for name, value in {**stage.spark.properties(), **_PYTHON}.items()]
     return " ".join([*options, f"--archives {archive.s3_object_url}#{_PACKAGES}"])

@@ -13,6 +13,7 @@ from typing import Any, Literal, cast, get_args
 import aws_cdk as cdk
 from constructs import Node
 
+from infra.spark import SparkSizes
 from lancelsm.common.settings import Settings, parse_settings
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -36,6 +37,7 @@ class Stage:
     function_url: bool  # whether `ingest` gets a URL, for callers with IAM credentials
     collect: bool  # whether merges start collections
     writers: int | None  # most invocations of `writer_flush` at the same time; None: no limit but the account's
+    spark: SparkSizes
     expression: bool  # whether tables may have regions by SQL expression, which needs one more layer
     settings: Mapping[str, str]  # of lancelsm, for all functions, by environment variable
 
@@ -91,6 +93,7 @@ def stage_of(node: Node) -> Stage:
         function_url=flag("function_url"),
         collect=_one_of("collect", (text("collect") or "on").lower(), Literal["on", "off"]) == "on",
         writers=_number("maximum_concurrency", text("maximum_concurrency"), range(2, 1001)),
+        spark=_spark(text),
         expression=flag("expression"),
         settings=_settings(node.try_get_context),
     )
@@ -113,6 +116,16 @@ def _number(name: str, value: str | None, allowed: range) -> int | None:
     if not value.isdecimal() or int(value) not in allowed:
         raise ValueError(f"-c {name}={value}: give a whole number from {allowed.start} to {allowed.stop - 1}")
     return int(value)
+
+
+def _spark(text: Callable[[str], str | None]) -> SparkSizes:
+    """Return the sizes of Spark jobs. A value that is not given has its default."""
+    given: dict[str, Any] = {}
+    for field in fields(SparkSizes):
+        name = f"spark_{field.name}"
+        if (value := text(name)) is not None:
+            given[field.name] = value if field.name == "release" else _number(name, value, range(1, 100_000))
+    return SparkSizes(**given)
 
 
 def _settings(context: Callable[[str], Any]) -> dict[str, str]:

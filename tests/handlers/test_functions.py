@@ -17,7 +17,7 @@ from lancelsm.cli import main
 from lancelsm.common.layout import Generation, RegionId
 from lancelsm.compaction import maintenance
 from lancelsm.compaction.merge import Merged
-from lancelsm.errors import Contended, Corrupt, Invalid, LsmError
+from lancelsm.errors import Contended, Corrupt, Fenced, Invalid, LsmError, Unavailable
 from lancelsm.gc import collect
 from lancelsm.gc.collect import Candidate, Collected
 from lancelsm.region.handle import open_table
@@ -185,6 +185,38 @@ def test_a_plan_without_an_execution_is_named_after_the_invocation(table: Table,
     plan = call("merger", {"table": "orders", "step": "plan"}, aws_request_id="one")
 
     assert (plan["engine"], plan["plan"]) == ("none", f"{deployment.work}/steps/one/plan.json")
+
+
+@pytest.mark.parametrize("kind", [Corrupt, Fenced, Invalid])
+def test_an_error_of_a_job_that_a_retry_would_meet_again_is_raised_under_its_name(
+    table: Table, kind: type[LsmError]
+) -> None:
+    result = call("merger", event("merger_plan"))["result"]
+    error = kind("a data file is gone", remedy="Restore it", object="data/1.lance")
+    Path(result).with_name("error.json").write_text(json.dumps(error.document()))
+
+    with pytest.raises(kind) as raised:
+        call("merger", {"table": "orders", "step": "why", "result": result})
+
+    assert json.loads(str(raised.value)) == error.document()
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        (json.dumps(Contended("busy").document()), "Contended"),
+        (json.dumps(Unavailable("slow").document()), "Unavailable"),
+        ("{", "Unknown"),
+        ('{"error": {"kind": "Odd"}}', "Unknown"),
+        (None, "Unknown"),
+    ],
+)
+def test_another_attempt_follows_an_error_that_it_may_fix(table: Table, text: str | None, kind: str) -> None:
+    result = call("merger", event("merger_plan"))["result"]
+    if text is not None:
+        Path(result).with_name("error.json").write_text(text)
+
+    assert call("merger", {"table": "orders", "step": "why", "result": result}) == {"kind": kind}
 
 
 def test_the_step_record_refuses_a_missing_result_and_a_result_outside_the_deployment(table: Table) -> None:

@@ -103,6 +103,11 @@ def chosen(tmp_path_factory: pytest.TempPathFactory) -> Stacks:
         function_url="true",
         alarm_topic=TOPIC,
         maximum_concurrency="7",
+        spark_capacity="40",
+        spark_worker="2",
+        spark_executors="5",
+        spark_release="emr-spark-8.1.0",
+        spark_queue_minutes="720",
         LANCELSM_FLUSH_ROWS="1000",
     )
 

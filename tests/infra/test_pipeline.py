@@ -14,9 +14,12 @@ from infra.asl import resolved
 from infra.functions import MODULES, SHAPES
 from infra.machines import WORKFLOWS
 from infra.merging import ENTRY_POINT
+from infra.spark import SparkSizes
 from lancelsm.errors import Invalid
 from local.emr_parameters import capacity, spark_properties, workers
+from local.emr_states import JobResult
 from tests.infra.conftest import ROOT, TOPIC, Stacks, synthesized
+from tests.unit.test_emr_states import Environment
 
 FUNCTIONS = {
     "ingest", "writer_flush", "apply", "region_claim", "compaction", "merger", "gc", "gc_sweep", "query", "scrub",
@@ -225,6 +228,81 @@ def test_a_job_uses_the_whole_application_and_most_memory_is_overhead(prod: Stac
     for kind in ("driver", "executor"):
         assert properties[f"spark.{kind}.cores"] == "4"
         assert int(properties[f"spark.{kind}.memoryOverhead"].removesuffix("g")) >= 0.75 * worker
+
+
+def test_the_context_gives_the_sizes_of_spark_jobs(chosen: Stacks, prod: Stacks) -> None:
+    application = chosen.one("AWS::EMRServerless::Application")
+    assert application["ReleaseLabel"] == "emr-spark-8.1.0"
+    assert application["MaximumCapacity"] == {"Cpu": "40 vCPU", "Memory": "160 GB", "Disk": "900 GB"}
+    assert application["SchedulerConfiguration"] == {"MaxConcurrentRuns": 3, "QueueTimeoutMinutes": 720}
+    assert prod.one("AWS::EMRServerless::Application")["SchedulerConfiguration"] == {
+        "MaxConcurrentRuns": 1,
+        "QueueTimeoutMinutes": 360,
+    }
+
+
+@pytest.mark.parametrize(
+    ("context", "text"),
+    [
+        ({"spark_capacity": "15"}, "a driver and 3 executors of 4 vCPU, 16 vCPU together"),
+        ({"spark_worker": "16"}, "64 vCPU together"),
+        ({"spark_worker": "3"}, "give one of 1, 2, 4, 8, 16"),
+        ({"spark_queue_minutes": "14"}, "from 15 to 720"),
+        ({"spark_queue_minutes": "721"}, "from 15 to 720"),
+        ({"spark_executors": "many"}, "whole number"),
+    ],
+)
+def test_sizes_that_do_not_fit_are_refused_with_their_sum(context: dict[str, str], text: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=text):
+        synthesized(tmp_path, stage="local", **context)
+
+
+@pytest.mark.parametrize("worker", [1, 2, 4, 8, 16])
+def test_a_worker_of_every_size_has_the_memory_of_its_part_of_the_application(worker: int) -> None:
+    sizes = SparkSizes(capacity=64, worker=worker)
+    properties = sizes.properties()
+
+    used = workers(properties | {"spark.executor.instances": "3"})
+
+    assert (used.cpu, used.memory) == (4 * worker, 16 * worker)
+
+
+def test_of_two_merges_on_the_deployed_capacity_one_waits_and_then_runs(prod: Stacks) -> None:
+    application = prod.one("AWS::EMRServerless::Application")
+    parameters = " ".join(f"--conf {name}={value}" for name, value in SparkSizes().properties().items())
+    emr = Environment(
+        maximumCapacity={name.lower(): value for name, value in application["MaximumCapacity"].items()},
+        schedulerConfiguration={"maxConcurrentRuns": application["SchedulerConfiguration"]["MaxConcurrentRuns"]},
+    )
+    first, second = emr.submit("1", parameters), emr.submit("2", parameters)
+
+    emr.step(8)
+    together = [emr.state(job) for job in (first, second)]
+    emr.runs[0].end = JobResult(succeeded=True)
+    emr.step(8)
+
+    assert together == ["RUNNING", "QUEUED"]
+    assert [emr.state(job) for job in (first, second)] == ["SUCCESS", "RUNNING"]
+
+
+def test_a_merge_may_wait_for_capacity_before_each_attempt_of_its_job() -> None:
+    workflow = json.loads((WORKFLOWS / "merge.asl.json").read_text())
+    (attempts,) = (one["NumericLessThan"] for one in workflow["States"]["JobFailed"]["Choices"])
+    minutes = workflow["States"]["MergeOnSpark"]["Parameters"]["ExecutionTimeoutMinutes"]
+
+    assert workflow["TimeoutSeconds"] > attempts * 60 * (720 + minutes)
+
+
+def test_a_failed_job_is_retried_only_after_its_error_was_read() -> None:
+    states = json.loads((WORKFLOWS / "merge.asl.json").read_text())["States"]
+
+    caught = {catch["Next"] for catch in states["MergeOnSpark"]["Catch"]}
+    assert caught == {"WhyFailed", "Failed"}
+    assert states["WhyFailed"]["Parameters"]["Payload"]["step"] == "why"
+    assert states["WhyFailed"]["Catch"] == [
+        {"ErrorEquals": ["States.ALL"], "ResultPath": "$.failure", "Next": "Failed"}
+    ]
+    assert (states["WhyFailed"]["Next"], states["WhyFailed"]["ResultPath"]) == ("JobFailed", None)
 
 
 def test_a_job_gets_the_aws_region(prod: Stacks) -> None:

@@ -18,9 +18,7 @@ from lancelsm.errors import Invalid, LsmError
 from lancelsm.objects import PreconditionFailed
 from lancelsm.objects.open import open_store
 from lancelsm.region.handle import TableHandle, canonical, open_table
-from lancelsm.stack.merge_request import keep_result, read_request
-
-ERROR = "error.json"  # beside the result
+from lancelsm.stack.merge_request import ERROR, keep_result, read_request
 
 _log = logging.getLogger(__name__)
 

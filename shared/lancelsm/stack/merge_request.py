@@ -19,12 +19,13 @@ from lancelsm.common.layout import Generation, RegionId, is_id
 from lancelsm.compaction.maintenance import choose_engine, pending_merge
 from lancelsm.compaction.merge import Merged
 from lancelsm.compaction.runner import Engine
-from lancelsm.errors import Corrupt, Invalid
+from lancelsm.errors import Corrupt, Invalid, LsmError
 from lancelsm.objects.location import is_absolute
 from lancelsm.region.handle import TableHandle
 from lancelsm.stack import documents, steps
 
 FORMAT = 1
+ERROR = "error.json"  # beside the result of a job that failed
 _TOKEN_DIGITS = 32
 _TOKEN = re.compile(rf"[0-9a-f]{{{_TOKEN_DIGITS}}}")
 
@@ -131,6 +132,21 @@ def keep_result(merged: Merged, uri: str, storage_options: Mapping[str, str] | N
 def read_result(uri: str, storage_options: Mapping[str, str] | None = None) -> dict[str, Any]:
     """Read the document of a merge. Raises `Invalid` if there is none."""
     return _result(_read(uri, "result", storage_options))
+
+
+def read_error(result: str, storage_options: Mapping[str, str] | None = None) -> LsmError | None:
+    """Read the error that a job wrote beside its result. None if the job wrote none: it was killed, or never ran."""
+    body = steps.find(f"{result.rpartition('/')[0]}/{ERROR}", storage_options)
+    if body is None:
+        return None
+    try:
+        fields = parse_json(body)["error"]
+        kinds = {one.kind: one for one in LsmError.__subclasses__()}
+        error = kinds[fields.pop("kind")](str(fields.pop("message")), remedy=str(fields.pop("remedy")))
+        error.where = dict(fields)
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return None
+    return error
 
 
 def _token(table: str, spans: tuple[Span, ...], execution: str) -> str:
