@@ -158,7 +158,6 @@ PURE = frozenset(
 # Indexes and searches: tests/unit/test_indexes.py stops after each step.
 INDEXES = frozenset(
     {
-        "counted_files.open_file",
         "generation_indexes.index_generation",
         "index_extension.retrain_index",
         "indexes.base_indexes",
