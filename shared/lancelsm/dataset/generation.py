@@ -36,6 +36,7 @@ from lancelsm.dataset.pk_index import find_rows, write_pk_index
 from lancelsm.dataset.scan_options import scan_options, scanned
 from lancelsm.errors import Corrupt, Invalid
 from lancelsm.objects.links import check_directories
+from lancelsm.objects.location import local_path
 from lancelsm.record.admission import OLD_FILE_VERSIONS
 from lancelsm.record.casts import as_type, nulls
 from lancelsm.record.key import key_column
@@ -96,19 +97,16 @@ def write_generation(
         raise Invalid("a generation holds at least one row", object=uri)
     keys = keys.select(list(schema.primary_key))
     carried = Carried(rows)
-    with native_errors("the generation can't be written", object=uri, reading=carried):
-        files = _files(uri, storage_options)
-        with _temporary_directory() as local:
-            at, options = (str(local), None) if staged else (uri, storage_options)
-            _write_dataset(at, carried, keys.num_rows, schema, _format(data_storage_version), options)
-            for path in (one for one in local.rglob("*") if one.is_file() and one.name != _LOCAL_HINT):
-                files.upload_file(path, str(path.relative_to(local)))
+    with (
+        native_errors("the generation can't be written", object=uri, reading=carried),
+        _written_locally(uri, storage_options) as local,
+    ):
+        at, options = (str(local), None) if staged else (uri, storage_options)
+        _write_dataset(at, carried, keys.num_rows, schema, _format(data_storage_version), options)
+        key_index = write_pk_index(keys=keys, local=local)
         bloom, key_filter = build_bloom(keys), build_key_filter(keys.cast(schema.key), name=uri.rpartition("/")[2])
-        with _temporary_directory() as local:
-            key_index = write_pk_index(files=files, keys=keys, local=local)
-            for name, body in ((_BLOOM, bloom), (KEY_FILTER, key_filter.body)):
-                (local / name).write_bytes(body)
-                files.upload_file(local / name, name)
+        (local / _BLOOM).write_bytes(bloom)
+        (local / KEY_FILTER).write_bytes(key_filter.body)
     make_durable(uri)
     return WrittenSums(
         bloom=Setsum.of_item(bloom),
@@ -393,6 +391,20 @@ def _in_stored_form(batch: pa.RecordBatch, stored: _Stored, wanted: pa.Schema) -
         else:
             arrays.append(nulls(batch.num_rows, field.type))
     return pa.RecordBatch.from_arrays(arrays, schema=wanted)
+
+
+@contextmanager
+def _written_locally(uri: str, storage_options: StorageOptions) -> Iterator[Path]:
+    """Yield a local directory, whose files are in the generation at the end: its own, or a temporary one."""
+    path = local_path(uri)
+    if path is not None:
+        yield path
+        return
+    with _temporary_directory() as local:
+        yield local
+        files = _files(uri, storage_options)
+        for file in (one for one in local.rglob("*") if one.is_file() and one.name != _LOCAL_HINT):
+            files.upload_file(file, str(file.relative_to(local)))
 
 
 @contextmanager

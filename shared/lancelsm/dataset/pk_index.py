@@ -32,12 +32,11 @@ _DEFAULT_PAGE_ROWS = 4096  # Lance assumes this if the metadata of the file has 
 _FILE_VERSION = "2.0"
 
 
-def write_pk_index(*, files: LanceFileSession, keys: pa.Table, local: Path) -> tuple[Setsum, ...]:
+def write_pk_index(*, keys: pa.Table, local: Path) -> tuple[Setsum, ...]:
     """Write both files of the index over these keys. The row offset of a key is its position in `keys`.
 
     Args:
-        files: the generation.
-        local: a directory in which the files are written and summed before they are copied to the generation.
+        local: the local directory in which the files are written and summed.
 
     Returns:
         The setsum of each file of `KEY_INDEX_FILES`.
@@ -47,7 +46,6 @@ def write_pk_index(*, files: LanceFileSession, keys: pa.Table, local: Path) -> t
     for name in KEY_INDEX_FILES:
         with open(local / name, "rb") as file:
             setsums.append(Setsum.of_pieces(chain([name.encode() + b"\0"], iter(partial(file.read, _PIECE), b""))))
-        files.upload_file(local / name, name)
     return tuple(setsums)
 
 
