@@ -29,7 +29,6 @@ READS = frozenset(
         "base_table.open_base",
         "base_rows.indexed_fragments",
         "base_reads.rows_of_keys",
-        "cleanup.searched_indexes",
         "generation.lookup_generation",
         "generation.possible_keys",
         "read_back.check_deletions",
@@ -57,6 +56,7 @@ OUTER_WRITES = frozenset({"base_table.create_base", "base_table.ensure_mem_wal",
 COLLECTING_READS = frozenset(
     {
         "cleanup.named_files",
+        "cleanup.searched_indexes",
         "cleanup.stored_versions",
         "statement.check_found",
         "statement.file_pieces",
