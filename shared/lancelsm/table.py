@@ -236,6 +236,8 @@ class Table:
         self._check_writable()
         with error_context(table=self.uri):
             asked = deletes(keys, schema=self._schema)
+            if not callable(fn):
+                raise Invalid(f"fn is a {type(fn).__name__}", remedy="Give a function of a pyarrow table", field="fn")
             if atomic and len(regions := route(asked, self._target.regions)) > 1:
                 raise Invalid(
                     f"the keys are in {len(regions)} regions, and a transaction is atomic in one region only",

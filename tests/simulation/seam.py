@@ -120,6 +120,7 @@ PURE = frozenset(
         "condition_tokens.read_tokens",
         "condition_tokens.refused",
         "conditions.checked_sql",
+        "conditions.described_problem",
         "conditions.read_condition",
         "deletions.arrow_problem",
         "deletions.every_row",

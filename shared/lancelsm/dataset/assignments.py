@@ -9,8 +9,8 @@ import lance
 import pyarrow as pa
 
 from lancelsm.common.panics import is_panic
-from lancelsm.dataset.conditions import checked_sql
-from lancelsm.dataset.native import USER, text_of
+from lancelsm.dataset.conditions import checked_sql, described_problem
+from lancelsm.dataset.native import USER
 from lancelsm.errors import Invalid
 from lancelsm.record.batches import without_slices
 from lancelsm.record.casts import as_schema, as_type, converted
@@ -60,7 +60,7 @@ class Assignments:
                 if len(names) == 1
                 else next((name for name in names if not self._of(name)._is_planned(rows, schema, table)), names[0])
             )
-            raise _refused(failed, self.texts[failed], USER.sub("", text_of(cause)), table) from cause
+            raise _refused(failed, self.texts[failed], USER.sub("", described_problem(cause)), table) from cause
         return found.combine_chunks().to_batches()[0] if rows.num_rows else pa.RecordBatch.from_pylist([], found.schema)
 
     def _of(self, name: str) -> Assignments:

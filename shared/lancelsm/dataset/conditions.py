@@ -31,6 +31,7 @@ from lancelsm.record.values import json_column
 _OF_LANCE: Final = frozenset(
     {"_rowid", "_rowaddr", "_rowoffset", "_row_created_at_version", "_row_last_updated_at_version"}
 )
+_SCORES: Final = ("_distance", "_score")
 _COMPARISONS: Final = frozenset({"=", "==", "<>", "!=", "<", "<=", ">", ">="})
 _STARTS: Final = frozenset({"(", "and", "or", "not"})  # an operand may begin after these
 _PREDICATES: Final = frozenset({"in", "between", "like", "ilike", "is", "not"})
@@ -290,10 +291,19 @@ def _problem(sql: str, columns: pa.Schema) -> str:
     except BaseException as cause:
         if not isinstance(cause, (OSError, ValueError, RuntimeError)) and not is_panic(cause):
             raise
-        # Lance's text repeats the whole statement, and lists its own row numbers among the columns.
-        problem = re.sub(r"^.*SELECT 1 FROM t WHERE .* \((sql parser error: .*)\)$", r"\1", text_of(cause))
-        return re.sub(rf", (?:{'|'.join(_OF_LANCE)})\b", "", problem)
+        return described_problem(cause)
     return ""
+
+
+def described_problem(cause: BaseException) -> str:
+    """Return why Lance can't plan a condition or an expression, for people.
+
+    Lance's text repeats the whole statement, and lists its own row numbers and scores among the columns.
+    """
+    problem = re.sub(r"^.*SELECT .* FROM t(?: WHERE .*)? \((sql parser error: .*)\)$", r"\1", text_of(cause))
+    if "AggregateFunction" in problem:
+        return "an aggregate has no value for a single row"
+    return re.sub(rf", (?:{'|'.join((*_OF_LANCE, *_SCORES))})\b", "", problem)
 
 
 def _unplanned(text: str, tokens: Sequence[Token], problem: str, columns: pa.Schema, table: str) -> Invalid:
