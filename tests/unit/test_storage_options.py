@@ -93,7 +93,7 @@ def test_every_call_of_lance_gets_the_storage_options_of_the_table(
     for one in (table, lancelsm.open(tmp_path / "clone", storage_options=OPTIONS)):
         assert one.scrub().ok
 
-    monkeypatch.setattr(maintenance, "sum_files", lambda *_: FileSums(setsum=None, files=()))
+    monkeypatch.setattr(maintenance, "sum_files", lambda *_, **__: FileSums(setsum=None, files=()))
     table.upsert(rows(9, 10, "last"))
     table.flush()
     lance.dataset(table.uri, storage_options=OPTIONS).drop_columns(["w"])
