@@ -53,7 +53,8 @@ class Observing(Construct):
         self._stage, self._state, self._functions = stage, state, functions
         self._merging, self._collecting, self._failed_events = merging, collecting, failed_events
         topic = sns.Topic.from_topic_arn(self, "Topic", stage.alarm_topic) if stage.alarm_topic else None
-        alarms = [self._alarm(alarm, topic) for alarm in self._alarms()]
+        # The emulator has no alarms on expressions.
+        alarms = [self._alarm(one, topic) for one in self._alarms() if not (stage.local and _is_expression(one.metric))]
         cw.Dashboard(
             self,
             "Dashboard",
@@ -233,6 +234,10 @@ def _machine(runs: str, machine: sfn.StateMachine) -> list[cw.IWidget]:
         _graph(f"{runs.title()}s", machine.metric_succeeded(), machine.metric_failed(), machine.metric_timed_out()),
         _graph(f"Time of a {runs}", machine.metric_time()),
     ]
+
+
+def _is_expression(metric: cw.IMetric) -> bool:
+    return isinstance(metric, cw.MathExpression)
 
 
 def _graph(title: str, *metrics: cw.IMetric) -> cw.IWidget:

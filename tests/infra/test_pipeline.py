@@ -138,6 +138,14 @@ def test_the_context_limits_the_concurrency_of_the_writer(chosen: Stacks, prod: 
         synthesized(tmp_path, stage="local", maximum_concurrency="1")
 
 
+def test_the_emulator_lacks_only_the_alarm_on_an_expression(local: Stacks, prod: Stacks) -> None:
+    def names(stacks: Stacks) -> set[str]:
+        alarms = stacks.of("AWS::CloudWatch::Alarm").values()
+        return {one["AlarmName"].removeprefix(f"lancelsm-{stacks.stage}-") for one in alarms}
+
+    assert names(prod) - names(local) == {"queue-not-read"}
+
+
 def test_a_queue_that_nothing_reads_raises_an_alarm(prod: Stacks) -> None:
     (alarm,) = (
         one for one in prod.of("AWS::CloudWatch::Alarm").values() if one["AlarmName"].endswith("queue-not-read")
