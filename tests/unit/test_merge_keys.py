@@ -23,6 +23,8 @@ KINDS: list[tuple[pa.DataType, st.SearchStrategy[Any]]] = [
     (pa.bool_(), st.booleans()),
     (pa.string(), st.text(max_size=3)),
     (pa.binary(), st.binary(max_size=2)),
+    (pa.large_string(), st.sampled_from(["", "x", *(f"{'k' * size}{end}" for size in (6, 7, 8, 23) for end in "abc")])),
+    (pa.large_binary(), st.sampled_from([b"k" * size + end for size in (254, 255, 256, 300) for end in (b"a", b"b")])),
     (pa.date32(), st.dates(dt.date(1969, 12, 30), dt.date(1970, 1, 3))),
     (pa.timestamp("us"), st.datetimes()),
 ]
@@ -48,3 +50,20 @@ def test_a_lookup_finds_the_first_of_each_known_key_and_no_other_key(
 def test_a_lookup_of_a_null_key_is_corrupt() -> None:
     with pytest.raises(Corrupt, match="null"):
         Keys(pa.chunked_array([[1]])).find(pa.chunked_array([[1, None]]))
+
+
+@pytest.mark.parametrize("known", [["a"], ["a", "b"]])
+def test_texts_with_equal_hashes_are_distinguished(known: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(key_lookup, "_hashes", lambda values: np.zeros(len(values), np.int64))
+
+    assert Keys(pa.chunked_array([known])).find(pa.chunked_array([["b", "a", "c"]])).tolist() == [
+        known.index(key) if key in known else -1 for key in ("b", "a", "c")
+    ]
+
+
+def test_texts_of_a_slice_are_found() -> None:
+    texts = pa.array([f"text {number}" for number in range(9)])
+
+    found = Keys(pa.chunked_array([texts.slice(3, 4)])).find(pa.chunked_array([texts.slice(1), texts.slice(0, 1)]))
+
+    assert found.tolist() == [-1, -1, 0, 1, 2, 3, -1, -1, -1]
