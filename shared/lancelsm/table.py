@@ -19,7 +19,6 @@ from lancelsm.common.duration import time_to_live
 from lancelsm.common.settings import Settings
 from lancelsm.common.trace import NO_TRACE, Trace
 from lancelsm.compaction.runner import Engine
-from lancelsm.dataset.conditions import read_condition
 from lancelsm.dataset.lance_readers import LanceSnapshot
 from lancelsm.errors import Corrupt, Invalid, error_context
 from lancelsm.history.changes import Changes, Start, check_start, first_position
@@ -44,7 +43,6 @@ from lancelsm.read.explained_read import ReadName, explained_read
 from lancelsm.read.freshness import Consistency, read_staleness
 from lancelsm.read.index_status import IndexStatus
 from lancelsm.read.lance_snapshot import take_lance_snapshot
-from lancelsm.read.matching_keys import MatchingKeys
 from lancelsm.read.problems import warn_of_problems
 from lancelsm.read.pruning.region_pruning import pruned_view, regions_for
 from lancelsm.read.result import Rows, with_first_batch
@@ -62,7 +60,6 @@ from lancelsm.region.handle import DEFAULT_OWNER, Ports, TableHandle, WriteTarge
 from lancelsm.region.head import Head
 from lancelsm.routing.route import route
 from lancelsm.wal.claim import claim, seal
-from lancelsm.wal.entry import Draft
 from lancelsm.wal.region_writer import NextDraft, RegionWriters
 from lancelsm.wal.writer import Writer
 
@@ -304,7 +301,8 @@ class Table:
                 "delete needs keys or a condition, and not both", remedy="Give one of keys and where", table=self.uri
             )
         if where is not None:
-            return self._delete_matching(where)
+            with error_context(table=self.uri):
+                return self._transactions.delete(where=where)
         with error_context(table=self.uri):
             return self._append(deletes(keys, schema=self._schema))
 
@@ -1068,21 +1066,6 @@ class Table:
                 yield from stream
 
         return pa.RecordBatchReader.from_batches(stream.schema, batches())
-
-    def _delete_matching(self, where: str) -> Committed:
-        def read(view: View) -> tuple[View, pa.Table]:
-            return view, reader.scan(view, uri=self.uri, columns=self._schema.primary_key, where=where).read_all()
-
-        list_regions, select = regions_for(where, context=self._context, config=self.config)
-        view, keys = self._read_with_retry(read, list_regions, select=select)
-        condition = read_condition(where, columns=self._schema.columns, table=self.uri)
-        ends = {found.region: found.end for found in view.regions}
-
-        def next_draft(region: Region, tombstones: pa.Table) -> Callable[[Head], Draft | None]:
-            return MatchingKeys(region, self._schema, condition, tombstones, end=ends.get(region.id)).delete_after
-
-        with error_context(table=self.uri):
-            return self._append(deletes(keys, schema=self._schema), next_draft=next_draft)
 
     def _append(self, rows: pa.Table, *, next_draft: NextDraft | None = None) -> Committed:
         if getattr(self._in_function, "active", False):

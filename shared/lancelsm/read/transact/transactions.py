@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Protocol, TypeVar
 
@@ -16,6 +16,7 @@ from lancelsm.dataset.assignments import read_assignments
 from lancelsm.dataset.conditions import read_condition
 from lancelsm.read import reader
 from lancelsm.read.pruning.region_pruning import pruned_view, regions_for
+from lancelsm.read.transact.matching_keys import MatchingKeys
 from lancelsm.read.transact.read_token import Mark, Unchanged
 from lancelsm.read.transact.rows_at_head import RowsAtHead, ViewedRows
 from lancelsm.read.transact.transaction import Decide, Decision, Transaction
@@ -107,15 +108,31 @@ class Transactions:
             rows = RowsAtHead(
                 region,
                 self._schema,
-                read_view=lambda: self._matching_rows(region, where),
+                read_view=lambda: self._matching_rows(region, where, self._schema.names),
                 belong=lambda live: condition.matching(live, table=self._uri),
                 viewed=ViewedRows.of(matching, view, region),
             )
             return Transaction(region, decide, rows=rows).draft_after
 
-        list_regions, select = regions_for(where, context=self._target.context, config=self._config)
-        view, rows = self._read(lambda view: (view, self._matching(view, where)), list_regions, select=select)
+        view, rows = self._matching_in_all(where, self._schema.names)
         return self._append(rows, next_draft=next_draft)
+
+    def delete(self, *, where: str) -> Committed:
+        """Delete every row that matches a condition. Arguments and errors are those of `Table.delete`."""
+        condition = read_condition(where, columns=self._schema.columns, table=self._uri)
+        columns = self._schema.primary_key
+
+        def next_draft(region: Region, keys: pa.Table) -> Callable[[Head], Draft | Head | None]:
+            return MatchingKeys(
+                region,
+                self._schema,
+                condition,
+                ViewedRows.of(keys, view, region),
+                read_view=lambda: self._matching_rows(region, where, columns),
+            ).delete_after
+
+        view, keys = self._matching_in_all(where, columns)
+        return self._append(keys, next_draft=next_draft)
 
     def _rows_of_keys(self, region: Region, part: pa.Table) -> RowsAtHead:
         names = self._schema.primary_key
@@ -140,16 +157,21 @@ class Transactions:
             belong=lambda live: live.filter(pc.is_in(key_column(live, names), value_set=own)),
         )
 
-    def _matching_rows(self, region: Region, where: str) -> ViewedRows:
+    def _matching_in_all(self, where: str, columns: Sequence[str]) -> tuple[View, pa.Table]:
+        """Read the matching rows of all regions, with their view."""
+        list_regions, select = regions_for(where, context=self._target.context, config=self._config)
+        return self._read(lambda view: (view, self._matching(view, where, columns)), list_regions, select=select)
+
+    def _matching_rows(self, region: Region, where: str, columns: Sequence[str]) -> ViewedRows:
         """Read the matching rows of one region. The base has rows of all regions."""
 
         def found(view: View) -> ViewedRows:
-            rows = self._matching(view, where)
+            rows = self._matching(view, where, columns)
             own = [part.rows for part in route(rows, self._target.regions) if part.values == region.values]
             return ViewedRows.of(own[0] if own else rows.slice(0, 0), view, region)
 
         return self._read(found, lambda: [region])
 
-    def _matching(self, view: View, where: str) -> pa.Table:
+    def _matching(self, view: View, where: str, columns: Sequence[str]) -> pa.Table:
         needed, _ = pruned_view(view, where, self._config)
-        return reader.scan(needed, uri=self._uri, columns=self._schema.names, where=where).read_all()
+        return reader.scan(needed, uri=self._uri, columns=columns, where=where).read_all()

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lancelsm.common.layout import Position
 from lancelsm.common.setsum import Setsum
 from lancelsm.dataset.conditions import Condition
-from lancelsm.errors import Contended, error_context
+from lancelsm.errors import error_context
+from lancelsm.read.transact.read_token import mark_of
+from lancelsm.read.transact.rows_at_head import ViewedRows
 from lancelsm.record.batches import gathered
 from lancelsm.record.key import fold, key_column
 from lancelsm.record.normalize import deletes
@@ -17,7 +20,7 @@ from lancelsm.record.schema import TOMBSTONE, TableSchema
 from lancelsm.region.catalog import Region
 from lancelsm.region.head import Head
 from lancelsm.wal.entry import Draft, draft
-from lancelsm.wal.replay import LogCollected, LogEnd, entries_between, stored_rows
+from lancelsm.wal.replay import LogCollected, entries_between, stored_rows
 
 # Of new entries that are checked at once. Each check looks at all keys that matched before.
 _ROWS_AT_ONCE = 1 << 18
@@ -30,47 +33,61 @@ class MatchingKeys:
     At a later head, only the keys in the entries since the last answer are checked again.
 
     Args:
-        tombstones: the matching keys as of the view, as tombstones in stored form.
-        end: the end of the region's log in the view; None if the region was created later.
+        viewed: the key columns of the matching rows as of a view.
+        read_view: reads them from a new view.
     """
 
     def __init__(
-        self, region: Region, schema: TableSchema, condition: Condition, tombstones: pa.Table, *, end: LogEnd | None
+        self,
+        region: Region,
+        schema: TableSchema,
+        condition: Condition,
+        viewed: ViewedRows,
+        *,
+        read_view: Callable[[], ViewedRows],
     ) -> None:
         self._region = region
         self._schema = schema
         self._condition = condition
-        self._tombstones = tombstones
-        self._sum_of_rows = row_setsum(tombstones)
-        self._next = Position(1) if end is None else end.next_position
-        self._sum = Setsum() if end is None else end.entry_setsum
+        self._read_view = read_view
+        self._take(viewed)
 
-    def delete_after(self, head: Head) -> Draft | None:
+    def _take(self, viewed: ViewedRows) -> None:
+        self._tombstones = deletes(viewed.rows.select(list(self._schema.primary_key)), schema=self._schema)
+        self._sum_of_rows = row_setsum(self._tombstones)
+        self._next, self._sum = mark_of(viewed.end)
+
+    def delete_after(self, head: Head) -> Draft | Head | None:
         """Return the draft that deletes exactly the rows that match after the entries of this head; None for no row.
 
+        If the keys are newer than the head, return the newest head, to start again from it. So also if the log was
+        collected since the last answer: then the keys are read from a new view.
+
         Raises:
-            Contended: the log was collected since the view was read.
             Corrupt: an entry is missing or damaged.
             Unavailable: the store did not answer.
         """
-        entries = entries_between(self._region, first=self._next, sum_before=self._sum, end=head)
-        found = (self._tombstones, self._sum_of_rows)
+        if head.next_position < self._next:
+            return self._region.head()
         try:
-            with error_context(**self._region.where):
-                changed = (stored_rows(entry, self._schema) for entry in entries if entry.summary.rows)
-                for rows in gathered(changed, rows=_ROWS_AT_ONCE, size=_BYTES_AT_ONCE):
-                    found = self._checked_again(*found, fold(rows, self._schema.primary_key).rows)
+            self._follow(head)
         except LogCollected:
-            raise Contended(
-                "the log was collected while the condition was checked",
-                remedy="Nothing was written: run it again",
-                **self._region.where,
-            ) from None
-        self._tombstones, self._sum_of_rows = found  # only the end of the entries proves them
-        self._next, self._sum = head.next_position, head.entry_setsum
+            self._take(self._read_view())
+            return self._region.head()
         if not self._tombstones.num_rows:
             return None
         return draft(self._tombstones, at=self._region.context.clock.now(), sum_of_rows=self._sum_of_rows)
+
+    def _follow(self, head: Head) -> None:
+        """Check the keys in the entries up to this head again."""
+        entries = entries_between(self._region, first=self._next, sum_before=self._sum, end=head)
+        found = (self._tombstones, self._sum_of_rows)
+        with error_context(**self._region.where):
+            changed = (stored_rows(entry, self._schema) for entry in entries if entry.summary.rows)
+            for rows in gathered(changed, rows=_ROWS_AT_ONCE, size=_BYTES_AT_ONCE):
+                found = self._checked_again(*found, fold(rows, self._schema.primary_key).rows)
+        self._tombstones, self._sum_of_rows = found  # only the end of the entries proves them
+        self._next, self._sum = head.next_position, head.entry_setsum
 
     def _checked_again(self, tombstones: pa.Table, sum_of_rows: Setsum, rows: pa.Table) -> tuple[pa.Table, Setsum]:
         """Return tombstones of the keys that match after these rows, and their sum."""
