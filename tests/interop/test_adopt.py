@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 import lancelsm
@@ -60,6 +61,18 @@ def test_a_table_whose_routing_lance_records_accepts_writes_at_once(tmp_path: Pa
 
     assert rows_of(table) == [{"id": 1, "v": 1}, {"id": 2, "v": 2}]
     assert [region.id for region in table.regions()] == [oracle.SHARD]
+
+
+def test_a_condition_on_the_key_reads_a_region_whose_id_lance_chose(tmp_path: Path) -> None:
+    loaded = pa.table({"id": [1, 2], "v": [0, 0]})
+    oracle.make_table(tmp_path, COLUMNS, ("id",), rows=loaded, unsharded=True)
+    write_with_lance(tmp_path, {"id": 1, "v": 1}, {"id": 4, "v": 4})
+    table = Table(adopt(tmp_path))
+
+    for options in ({}, {}, {"consistency": "eventual", "max_staleness": 60}):
+        assert table.scan(where="id = 1", **options).to_arrow().to_pylist() == [{"id": 1, "v": 1}]
+        assert table.count(where="id = 4", **options) == 1
+        assert table.get([1], **options).to_pylist() == [{"id": 1, "v": 1}]
 
 
 def test_a_table_whose_routing_lance_does_not_record_needs_a_region_spec_for_writes(tmp_path: Path) -> None:

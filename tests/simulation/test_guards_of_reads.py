@@ -114,7 +114,7 @@ GUARDS: dict[str, tuple[list[Edit], Scenario]] = {
         lost_registry,
     ),
     "a region that a condition names is not absent if the registry is lost": (
-        [without("region of a lost registry is not absent")],
+        [without("lost registry is not empty")],
         named_region_of_a_lost_registry,
     ),
     "a page of a key filter is the one that was flushed": (

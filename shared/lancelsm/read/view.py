@@ -14,7 +14,7 @@ from lancelsm.common.layout import NO_GENERATION, Generation, Position, RegionId
 from lancelsm.dataset.base_table import BaseTable
 from lancelsm.errors import Corrupt
 from lancelsm.read.tail import Tail, held_bytes, read_tail
-from lancelsm.region.catalog import Region, TableContext, check_known, check_not_dropped
+from lancelsm.region.catalog import Region, TableContext, check_not_dropped, regions
 from lancelsm.region.compare_and_swap import ensure_unused, newest
 from lancelsm.region.head import Head
 from lancelsm.region.manifest import FlushedGeneration, Manifest, missing_numbers
@@ -147,7 +147,11 @@ class _Overtaken:
 def _read(region: Region, *, held_bytes: int, known: Known) -> _Read | _Absent | _Overtaken:
     head = known.heads[region.id] if region.id in known.heads else region.find_head()
     if head is None:
-        return _without_head(region)
+        found = _without_head(region)
+        other = _with_other_id(region) if isinstance(found, _Absent) else None
+        if other is None:
+            return found
+        region, head = other, other.head()
     if (part := known.parts.get(region.id)) is not None:
         return _Read(region=region, manifest=part.manifest, entries=None, end=head, part=part)
     head, manifest = newest(region, head)
@@ -157,6 +161,15 @@ def _read(region: Region, *, held_bytes: int, known: Known) -> _Read | _Absent |
     if entries is None:
         return _Overtaken()
     return _Read(region=region, manifest=manifest, entries=entries, end=head)
+
+
+def _with_other_id(region: Region) -> Region | None:
+    """Return the region of the catalog with these values: the id of one that was adopted does not follow from them.
+
+    Raises: `Corrupt` if the registry was lost: then a region without a head is not absent.
+    """
+    same = (one for one in regions(region.context) if (one.spec_id, one.values) == (region.spec_id, region.values))
+    return next((one for one in same if one.id != region.id), None)
 
 
 def _without_head(region: Region) -> _Absent | _Overtaken:
@@ -172,7 +185,6 @@ def _without_head(region: Region) -> _Absent | _Overtaken:
     except Corrupt:
         written = True
     if not written:  # guard: region with a lost head is not empty
-        check_known(region.context)  # guard: region of a lost registry is not absent
         check_not_dropped(region.context)
         return _Absent()
     region.head()  # raises, unless the head was created meanwhile

@@ -158,7 +158,10 @@ class ViewCache:
         recent = [
             part
             for part in parts
-            if part is not None and part.checked >= oldest  # guard: recent part of a view
+            if part is not None
+            and part.checked >= oldest  # guard: recent part of a view
+            # A region that was named by its values may have another id, which only a strong read looks up.
+            and (part.view is not None or select is not None)
         ]
         if len(recent) < len(parts):
             return None
@@ -175,7 +178,10 @@ class ViewCache:
             return None
         every = [one.region for one in snapshot.regions]
         listing = _Catalog(list_regions if select is None else lambda: every, select)
-        view = snapshot.view(listing.read())
+        listed = listing.read()
+        if select is None and not {region.id for region in listed} <= {region.id for region in every}:
+            return None  # see `_kept_view`
+        view = snapshot.view(listed)
         if view is not None:
             self._keep(view, listing, began - age, whole=False)
         return view
