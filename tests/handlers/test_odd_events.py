@@ -136,6 +136,7 @@ def table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Table:
         ("LANCELSM_WORK", f"file://{tmp_path}/work"),
         ("LANCELSM_QUEUE_URL", "queue"),
         ("LANCELSM_DEAD_LETTER_URL", "dead-letters"),
+        ("LANCELSM_DISPATCH_QUEUE_URL", "chunks"),
         ("AWS_REGION", "us-east-1"),
     ):
         monkeypatch.setenv(name, value)
