@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
-from lancelsm.compaction.maintenance import merge_table, optimize_table
+from lancelsm.compaction.maintenance import choose_optimize_engine, merge_table, optimize_table
+from lancelsm.compaction.pace import Pace
 from lancelsm.errors import Corrupt, Fenced, Invalid
 from lancelsm.region.handle import TableHandle, open_table
 from lancelsm.stack import documents
@@ -15,6 +16,8 @@ from lancelsm.stack.function import Document, FunctionCall, function, parse_even
 from lancelsm.stack.merge_request import keep_request, keep_result, plan_request, read_error, read_result
 from lancelsm.stack.steps import execution_prefix, steps_root
 
+OPTIMIZE_FAILED = "an optimize failed"  # an alarm counts these lines
+
 SETTINGS = settings("LANCELSM_TABLES", "LANCELSM_WORK")
 
 
@@ -22,19 +25,22 @@ SETTINGS = settings("LANCELSM_TABLES", "LANCELSM_WORK")
 class Input:
     """One step. Each step may be repeated: generations are not merged twice, and a plan or result is written once.
 
-    `merge`: {"merged": [{"region", "generation"}], "rows_upserted", "rows_deleted", "base_version"}, like `lancelsm
-    merge`. If `result` is given, this document is written there, and the answer has the number of regions as "regions",
-    instead of the list "merged". `plan`: {"table", "engine": "none", "inprocess" or "spark",
-    "plan", "result", "token"}: where pending generations are merged, the URIs of plan and result, and the token under
-    which a job is started, followed by the attempt. `optimize`: {"fragments_removed", "fragments_added",
-    "indexes_extended", "base_version"}. `record`: {"merge": the answer of `merge` with `result`, "collection":
-    {"name", "at"}}: name and start time of the collection that takes what the merge leaves. Writes the metrics of the
-    merge. `why`: {"kind"}: why the last job failed, if another attempt may succeed; "Unknown" if it was killed.
+    * `merge`: {"merged": [{"region", "generation"}], "rows_upserted", "rows_deleted", "base_version"}, like `lancelsm
+      merge`. If `result` is given, this document is written there, and the answer has the number of regions as
+      "regions", instead of the list "merged".
+    * `plan`: {"table", "engine": "none", "inprocess" or "spark", "plan", "result", "token"}: where pending generations
+      are merged, the URIs of plan and result, and the token under which a job is started, followed by the attempt.
+    * `optimize`: {"fragments_removed", "fragments_added", "indexes_extended", "base_version", "left": whether to call
+      it again, "engine": "inprocess"}. Or {"engine": "spark", "left"}: so much is to be rewritten that a job does it.
+    * `record`: {"merge": the answer of `merge` with `result`, "collection": {"name", "at"}}: name and start time of the
+      collection that takes what the merge leaves. Writes the metrics of the merge.
+    * `why`: {"kind"}: why the last job failed, if another attempt may succeed; "Unknown" if it was killed.
 
     Args:
-        engine: for `merge` and `plan`; `auto` decides by size. In a function, `merge` runs in process.
+        engine: for `merge`, `plan` and `optimize`; `auto` decides by size. In a function, `merge` runs in process.
         execution: for `plan`: the name of the execution; by default the invocation's id.
         plan, result: URIs that `plan` returned.
+        optimize: for `record`: the answer of `optimize`, or its error, which is logged and counted.
 
     Raises:
         Invalid: table not found, a field of this step is missing, or there is nothing at `result`.
@@ -50,6 +56,7 @@ class Input:
     execution: str | None = None
     plan: str | None = None
     result: str | None = None
+    optimize: dict[str, Any] | None = None
 
 
 def merge(handle: TableHandle, request: Input, call: FunctionCall) -> Document:
@@ -68,8 +75,11 @@ def plan(handle: TableHandle, request: Input, call: FunctionCall) -> Document:
     return {"table": kept.table, "engine": kept.engine, "plan": uri, "result": result, "token": kept.token}
 
 
-def optimize(handle: TableHandle, _request: Input, _call: FunctionCall) -> Document:
-    return documents.optimized(optimize_table(handle))
+def optimize(handle: TableHandle, request: Input, call: FunctionCall) -> Document:
+    if choose_optimize_engine(handle, request.engine) == "spark":
+        return {"engine": "spark", "left": False}
+    done = optimize_table(handle, pace=Pace(clock=handle.context.clock, seconds=call.seconds))
+    return {**documents.optimized(done), "engine": "inprocess"}
 
 
 def record(handle: TableHandle, request: Input, call: FunctionCall) -> Document:
@@ -77,6 +87,9 @@ def record(handle: TableHandle, request: Input, call: FunctionCall) -> Document:
         raise Invalid("the event lacks the field 'result'", remedy="Give the result of step `plan`", field="result")
     done = _measured(_summary(read_result(_object(request.result))), handle, call)
     context = handle.context
+    if request.optimize is not None and (error := request.optimize.get("Error")) is not None:
+        call.telemetry.log(OPTIMIZE_FAILED, table=context.uri, kind=str(error))
+        call.telemetry.measure("optimize_failed", 1, table=context.uri)
     name, at = next_collection(context.table, settings=handle.settings, now=context.clock.now())
     return {"merge": done, "collection": {"name": name, "at": at}}
 

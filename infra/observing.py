@@ -132,6 +132,16 @@ class Observing(Construct):
                 runbook="merge-failures",
             ),
             Alarm(
+                name="optimize-failures",
+                description="The merges of a table succeed, but its base is not optimized.",
+                metric=self._log_count(
+                    "OptimizeFailed",
+                    logs.FilterPattern.string_value("$.message", "=", "an optimize failed"),
+                    functions=[self._functions["merger"]],
+                ),
+                above=0,
+            ),
+            Alarm(
                 name="collect-failures",
                 description="A collection failed: objects that are no longer needed are not deleted.",
                 metric=self._collecting.metric_failed(period=_PERIOD),
@@ -157,10 +167,12 @@ class Observing(Construct):
             period=_PERIOD,
         )
 
-    def _log_count(self, name: str, pattern: logs.IFilterPattern) -> cw.IMetric:
-        """Count matching log lines of all functions in one metric. Ten alarms would cost ten times as much."""
+    def _log_count(
+        self, name: str, pattern: logs.IFilterPattern, *, functions: Sequence[lambda_.Function] = ()
+    ) -> cw.IMetric:
+        """Count matching log lines of these functions, by default all, in one metric. Ten alarms would cost more."""
         namespace = f"{NAMESPACE}/{self._stage.name}"
-        for function in self._functions.values():
+        for function in functions or self._functions.values():
             logs.MetricFilter(
                 self,
                 f"{function.node.id}{name}",

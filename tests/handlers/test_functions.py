@@ -167,7 +167,8 @@ def test_the_steps_of_a_merge_pass_on_plan_and_result(table: Table) -> None:
     assert merged == recorded["merge"]
     assert recorded["collection"]["name"].startswith(f"{table.config.table}-")
     assert merged["rows_upserted"] == 8
-    assert set(optimized) == {"fragments_removed", "fragments_added", "indexes_extended", "base_version"}
+    fields = {"fragments_removed", "fragments_added", "indexes_extended", "base_version"}
+    assert set(optimized) == {*fields, "left", "engine"}
 
 
 def test_repeated_steps_of_a_merge_return_the_same_document(table: Table) -> None:
@@ -185,6 +186,38 @@ def test_a_plan_without_an_execution_is_named_after_the_invocation(table: Table,
     plan = call("merger", {"table": "orders", "step": "plan"}, aws_request_id="one")
 
     assert (plan["engine"], plan["plan"]) == ("none", f"{deployment.work}/steps/one/plan.json")
+
+
+def test_an_optimize_that_rewrites_much_is_left_to_a_job(deployment: Deployment) -> None:
+    table = deployment.table(settings={"optimize_small_fragments": 1, "optimize_inprocess_bytes": 1})
+    for key in (100, 101):
+        table.upsert([{"id": key, "state": "new"}])
+        table.flush()
+        table.merge(engine="inprocess")
+    version = table.status().base_version
+    optimize = event("merger_optimize")
+
+    assert call("merger", optimize) == {"engine": "spark", "left": False}
+    assert table.status().base_version == version
+    assert call("merger", {**optimize, "engine": "inprocess"})["fragments_removed"] > 0
+    assert call("merger", optimize)["engine"] == "inprocess", "nothing is left to rewrite"
+
+
+def test_the_failure_of_an_optimize_is_logged_and_counted(table: Table, capsys: pytest.CaptureFixture[str]) -> None:
+    table.upsert(ORDERS)
+    table.flush()
+    plan = call("merger", event("merger_plan"))
+    call("merger", {"table": "orders", "engine": "inprocess", "result": plan["result"]})
+    record = {"table": "orders", "step": "record", "result": plan["result"]}
+    capsys.readouterr()
+
+    for optimized, failures in (({"left": False}, 0), ({"Error": "Sandbox.Timedout", "Cause": "{}"}, 1)):
+        call("merger", {**record, "optimize": optimized})
+        lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+        assert [line["kind"] for line in lines if line.get("message") == "an optimize failed"] == ["Sandbox.Timedout"][
+            :failures
+        ]
+        assert [line["optimize_failed"] for line in lines if "optimize_failed" in line] == [[1.0]][:failures]
 
 
 @pytest.mark.parametrize("kind", [Corrupt, Fenced, Invalid])

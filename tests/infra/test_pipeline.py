@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -298,7 +299,34 @@ def test_a_merge_may_wait_for_capacity_before_each_attempt_of_its_job() -> None:
     (attempts,) = (one["NumericLessThan"] for one in workflow["States"]["JobFailed"]["Choices"])
     minutes = workflow["States"]["MergeOnSpark"]["Parameters"]["ExecutionTimeoutMinutes"]
 
-    assert workflow["TimeoutSeconds"] > attempts * 60 * (720 + minutes)
+    optimize = workflow["States"]["OptimizeOnSpark"]["Parameters"]["ExecutionTimeoutMinutes"]
+    assert workflow["TimeoutSeconds"] > 60 * (attempts * (720 + minutes) + 720 + optimize)
+
+
+def test_an_optimize_goes_on_while_something_is_left_and_becomes_a_job_if_it_is_too_large() -> None:
+    states = json.loads((WORKFLOWS / "merge.asl.json").read_text())["States"]
+
+    chosen = {one["Next"]: one for one in states["Optimized"]["Choices"]}
+    assert chosen["OptimizeOnSpark"]["Variable"] == "$.optimize.document.engine"
+    assert (chosen["Optimize"]["Variable"], chosen["Optimize"]["BooleanEquals"]) == ("$.optimize.document.left", True)
+    job = states["OptimizeOnSpark"]
+    assert "'--step', 'optimize'" in job["Parameters"]["JobDriver"]["SparkSubmit"]["EntryPointArguments.$"]
+    killed, failed = states["Optimize"]["Catch"]
+    assert (killed["Next"], "Sandbox.Timedout" in killed["ErrorEquals"]) == ("OptimizeOnSpark", True)
+    # A failure reaches the step that reports it, and fails neither this execution nor later ones
+    assert {failed["Next"], job["Next"], *(one["Next"] for one in job["Catch"])} == {"Record"}
+    assert states["Record"]["Parameters"]["Payload"]["optimize.$"] == "$.optimize.document"
+
+
+def test_an_alarm_counts_failed_optimizes(prod: Stacks) -> None:
+    name = re.search(r'^OPTIMIZE_FAILED = "(.+)" ', (ROOT / "functions" / "merger.py").read_text(), re.MULTILINE)
+    assert name
+    filters = [one for one in prod.of("AWS::Logs::MetricFilter").values() if name[1] in one["FilterPattern"]]
+    (alarm,) = (
+        one for one in prod.of("AWS::CloudWatch::Alarm").values() if one["AlarmName"].endswith("optimize-failures")
+    )
+
+    assert [one["MetricTransformations"][0]["MetricName"] for one in filters] == [alarm["MetricName"]]
 
 
 def test_a_failed_job_is_retried_only_after_its_error_was_read() -> None:

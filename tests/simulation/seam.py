@@ -70,6 +70,7 @@ COMPOSED = frozenset(
         "base_table.find_base",
         "base_table.newest_version",  # only in tables that are held open: test_guards_of_reads.py
         "lance_readers.lance_snapshot",  # only for readers of Lance
+        "optimize.bytes_to_rewrite",  # only for the choice of an engine
         "region_snapshots.read_region_snapshot",  # only for eventual reads: test_guards_of_views.py
         "base_table.replace_mem_wal",  # only for adopt
         "foreign_rows.counted_rows",

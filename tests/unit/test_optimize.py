@@ -8,13 +8,17 @@ from pathlib import Path
 
 import pytest
 
+import lancelsm
 from lancelsm.compaction import optimize
+from lancelsm.compaction.maintenance import optimize_table
 from lancelsm.compaction.optimize import Optimized, optimize_base
+from lancelsm.compaction.pace import Pace
 from lancelsm.dataset import optimize as rewriting
 from lancelsm.dataset.base_rows import Base, NewFragment
 from lancelsm.dataset.merged_generations import Markers, read_markers
 from lancelsm.dataset.read_back import data_path
 from lancelsm.errors import Contended, Corrupt
+from lancelsm.region.handle import open_table
 from tests.simulation.marks import without
 from tests.simulation.removal import with_and_without
 from tests.unit.merge_environment import A, B, Environment, row
@@ -73,6 +77,61 @@ def test_optimize_commits_nothing_if_there_is_nothing_to_do(tmp_path: Path) -> N
 
     unchanged = Optimized(fragments_removed=0, fragments_added=0, indexes_extended=False, base_version=version)
     assert again == unchanged
+
+
+def test_a_base_is_compacted_in_batches_with_a_commit_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = Environment(tmp_path, rows=[row(key, 0) for key in range(120)], per_fragment=10)
+    monkeypatch.setattr(rewriting, "TARGET_ROWS", 40)  # tasks of 4 fragments
+    monkeypatch.setattr(optimize, "TARGET_ROWS", 80)
+    monkeypatch.setattr(rewriting, "BATCH_FRAGMENTS", 5)
+
+    runs = [optimize_base(uri=table.uri, small_fragments=2) for _ in range(3)]
+
+    assert [(one.fragments_removed, one.fragments_added, one.left) for one in runs] == [
+        (4, 1, True),
+        (4, 1, True),
+        (4, 1, False),
+    ]
+    table.check()
+
+
+def test_a_batch_ends_before_it_exceeds_its_bytes_and_has_at_least_one_task(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = Environment(tmp_path, rows=[row(key, 0) for key in range(120)], per_fragment=10)
+    monkeypatch.setattr(rewriting, "TARGET_ROWS", 40)
+    planned = rewriting.bytes_to_rewrite(table.base())  # 3 tasks of 4 fragments
+
+    removed = []
+    for most in (planned * 3 // 4, 1):
+        monkeypatch.setattr(rewriting, "BATCH_BYTES", most)
+        removed.append(optimize_base(uri=table.uri, small_fragments=1).fragments_removed)
+
+    assert removed == [8, 4]
+    assert rewriting.bytes_to_rewrite(table.base()) == 0 < planned
+
+
+def test_an_optimize_without_time_ends_after_a_batch_and_the_next_one_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = lancelsm.create(
+        tmp_path / "t", [{"id": 0, "v": 0}], primary_key="id", settings={"optimize_small_fragments": 2}
+    )
+    for key in range(1, 9):
+        table.upsert({"id": key, "v": key})
+        table.flush()
+        table.merge(engine="inprocess")
+    monkeypatch.setattr(rewriting, "TARGET_ROWS", 3)
+    monkeypatch.setattr(rewriting, "BATCH_FRAGMENTS", 1)
+    handle = open_table(table.uri)
+
+    stopped = optimize_table(handle, pace=Pace(clock=handle.context.clock, seconds=0))
+    done = optimize_table(handle, pace=Pace(clock=handle.context.clock, seconds=900))
+
+    assert (stopped.fragments_added, stopped.left, done.left) == (1, True, False)
+    assert done.fragments_added > 1
+    assert table.scan().to_arrow().sort_by("id").to_pylist() == [{"id": key, "v": key} for key in range(9)]
+    assert table.scrub().ok
 
 
 @pytest.mark.parametrize(

@@ -41,6 +41,7 @@ class Settings:
     merge_inprocess_delta_bytes: int = 512 << 20
     merge_inprocess_base_rows: int = 50_000_000
     optimize_small_fragments: int = 64
+    optimize_inprocess_bytes: int = 8 << 30
     key_index_rows: int = 1_000_000
     optimize_deleted_percent: int = 10
     collect_interval_seconds: float = 3600.0  # between a round's commit and its sweep

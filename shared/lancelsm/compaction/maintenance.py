@@ -26,7 +26,7 @@ from lancelsm.compaction.indexes import (
 )
 from lancelsm.compaction.inprocess import InProcess
 from lancelsm.compaction.merge import Merged, merge_generations
-from lancelsm.compaction.optimize import Optimized, optimize_base
+from lancelsm.compaction.optimize import Optimized, bytes_due, optimize_base
 from lancelsm.compaction.pace import Pace
 from lancelsm.compaction.plan import RegionPending, Sums
 from lancelsm.compaction.runner import Engine, TaskRunner
@@ -240,12 +240,18 @@ def merge_table(handle: TableHandle, *, engine: Engine = "auto") -> Merged:
     return merged
 
 
-def optimize_table(handle: TableHandle) -> Optimized:
+def optimize_table(handle: TableHandle, *, pace: Pace | None = None) -> Optimized:
     """Maintain the indexes, and compact the base if that is due; see `compaction.optimize.optimize_base`.
+
+    The base is compacted in batches, each by a commit of its own. Between two of them a merge may come first; then the
+    next batch is planned on its result.
 
     The indexes of the base catch up, every listed generation gets those that it lacks, and then Lance's readers are
     promised them (`compaction.indexes`). That needs no lease of the base, so it does not wait for a merge. Then the
     region snapshot for eventual reads is written. Training indexes for vectors comes last, since it may take long.
+
+    Args:
+        pace: ends the compaction after a batch if the time is over; then `left` is True.
 
     Raises:
         Contended: a merge or another optimize is running. The indexes may be up to date.
@@ -255,21 +261,48 @@ def optimize_table(handle: TableHandle) -> Optimized:
         indexed = index_key(handle)
         indexed |= maintain_indexes(handle)
         indexed |= extend(handle)
-    with lease(handle.context, BASE):
-        done = optimize_base(
-            uri=handle.context.uri,
-            objects=handle.context.objects,
-            small_fragments=handle.settings.optimize_small_fragments,
-            deleted_share=handle.settings.optimize_deleted_percent / 100,
-            has_new_indexes=indexed,
-            stalled_indexes=wanted_list(handle.read_base()).stalled,
-            storage_options=handle.storage_options,
-        )
-        changed = snapshot_regions(handle)
+    removed = added = 0
+    extended = False
+    while True:
+        with lease(handle.context, BASE):
+            done = optimize_base(
+                uri=handle.context.uri,
+                objects=handle.context.objects,
+                small_fragments=handle.settings.optimize_small_fragments,
+                deleted_share=handle.settings.optimize_deleted_percent / 100,
+                has_new_indexes=indexed,
+                stalled_indexes=wanted_list(handle.read_base()).stalled,
+                storage_options=handle.storage_options,
+            )
+            removed, added = removed + done.fragments_removed, added + done.fragments_added
+            extended |= done.indexes_extended
+            if not done.left or (pace is not None and not pace.has_time(1, 1)):
+                changed = snapshot_regions(handle)
+                break
+    done = replace(done, fragments_removed=removed, fragments_added=added, indexes_extended=extended)
+    if done.left:
+        return replace(done, base_version=handle.read_base().version, indexes_extended=extended or indexed)
     trained = retrain(handle)
     if changed or trained:
         done = replace(done, base_version=handle.read_base().version)
     return replace(done, indexes_extended=done.indexes_extended or indexed or trained)
+
+
+def choose_optimize_engine(handle: TableHandle, engine: Engine) -> Literal["inprocess", "spark"]:
+    """Decide where an optimize runs: `auto` decides by the bytes that it rewrites.
+
+    Raises:
+        Unavailable: the store did not answer.
+    """
+    if engine != "auto":
+        return engine
+    due = bytes_due(
+        uri=handle.context.uri,
+        small_fragments=handle.settings.optimize_small_fragments,
+        deleted_share=handle.settings.optimize_deleted_percent / 100,
+        storage_options=handle.storage_options,
+    )
+    return "inprocess" if due <= handle.settings.optimize_inprocess_bytes else "spark"
 
 
 def finish_indexes(handle: TableHandle) -> None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from lancelsm.dataset.base_table import BaseTable, StorageOptions, open_base
 from lancelsm.dataset.index_extension import extend_indexes
-from lancelsm.dataset.optimize import TARGET_ROWS, compact, state_result
+from lancelsm.dataset.optimize import TARGET_ROWS, bytes_to_rewrite, compact, state_result
 from lancelsm.dataset.statement import StatedFile
 from lancelsm.objects import ObjectStore
 from lancelsm.objects.open import open_store
@@ -27,12 +27,14 @@ class Optimized:
         fragments_removed, fragments_added: by compaction; 0 if it wasn't due.
         indexes_extended: whether an index lacked rows or merged generations and was updated.
         base_version: the newest version at the end.
+        left: whether more fragments are to be rewritten: call it again.
     """
 
     fragments_removed: int
     fragments_added: int
     indexes_extended: bool
     base_version: int
+    left: bool = False
 
 
 def optimize_base(
@@ -45,7 +47,7 @@ def optimize_base(
     stalled_indexes: Collection[str] = (),
     storage_options: StorageOptions = None,
 ) -> Optimized:
-    """Update the base's indexes, and compact the base if that is due.
+    """Update the base's indexes, and compact a batch of fragments of the base if that is due.
 
     Args:
         objects: the object store of the table; by default the one at `uri`.
@@ -66,12 +68,15 @@ def optimize_base(
     base = open_base(uri=uri, storage_options=storage_options)
     extended, removed, added = extend_indexes(base, stalled=stalled_indexes).changed, 0, 0
     files: tuple[StatedFile, ...] = ()
+    left = False
     if compaction_is_due(base, small_fragments, deleted_share):
         # Lance joins only fragments that the same indexes cover. After that these indexes must catch up again.
         done = compact(open_base(uri=uri, storage_options=storage_options), objects=objects)
-        removed, added, files = done.fragments_removed, done.fragments_added, done.files
+        removed, added, files, left = done.fragments_removed, done.fragments_added, done.files, done.left
         compacted = open_base(uri=uri, storage_options=storage_options)
-        extended |= extend_indexes(compacted, stalled=stalled_indexes).changed
+        left = left and compaction_is_due(compacted, small_fragments, deleted_share)
+        if not left:
+            extended |= extend_indexes(compacted, stalled=stalled_indexes).changed
     newest = open_base(uri=uri, storage_options=storage_options)
     if newest.version != base.version or has_new_indexes:
         state_result(newest, objects=objects, files=files)
@@ -81,7 +86,18 @@ def optimize_base(
         fragments_added=added,
         indexes_extended=extended,
         base_version=newest.version,
+        left=left,
     )
+
+
+def bytes_due(*, uri: str, small_fragments: int, deleted_share: float, storage_options: StorageOptions = None) -> int:
+    """Return the bytes that a compaction rewrites; 0 if none is due. The arguments are those of `optimize_base`.
+
+    Raises:
+        Unavailable: the store did not answer.
+    """
+    base = open_base(uri=uri, storage_options=storage_options)
+    return bytes_to_rewrite(base) if compaction_is_due(base, small_fragments, deleted_share) else 0
 
 
 def compaction_is_due(base: BaseTable, small_fragments: int, deleted_share: float) -> bool:

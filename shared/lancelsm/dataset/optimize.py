@@ -24,20 +24,28 @@ from lancelsm.objects import ObjectStore
 from lancelsm.record.batches import has_struct
 
 TARGET_ROWS = 1_048_576
+BATCH_FRAGMENTS = 256  # rewritten by one commit, unless a single task has more
+BATCH_BYTES = 1 << 30
 _HIDDEN_SHARE = 0.1  # a fragment with a larger share of hidden rows is rewritten, even if it is large
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compacted:
-    """What one compaction did. `files` has the lines of its new files in the statement."""
+    """What one compaction did.
+
+    Args:
+        files: the lines of its new files in the statement.
+        left: whether there are more fragments to rewrite.
+    """
 
     fragments_removed: int
     fragments_added: int
     files: tuple[StatedFile, ...]
+    left: bool
 
 
 def compact(base: BaseTable, *, objects: ObjectStore) -> Compacted:
-    """Rewrite small fragments as larger ones without hidden rows.
+    """Rewrite small fragments as larger ones without hidden rows: a batch of them, by one commit.
 
     Old files are compared with their sums first. New files are read back and compared with the old rows, before the
     commit.
@@ -52,23 +60,57 @@ def compact(base: BaseTable, *, objects: ObjectStore) -> Compacted:
     """
     with _errors("the base can't be compacted", base):
         dataset = open_dataset(uri=base.uri, version=base.version, storage_options=base.storage_options)
-        plan = Compaction.plan(
-            dataset,
-            options={
-                "target_rows_per_fragment": TARGET_ROWS,
-                "materialize_deletions": True,
-                "materialize_deletions_threshold": _HIDDEN_SHARE,
-            },
-        )
-        done = [_rewrite(base, dataset, task, objects) for task in plan.tasks]
+        tasks = _plan(dataset)
+        batch = _batch(tasks)
+        done = [_rewrite(base, dataset, task, objects) for task in batch]
         if not done:
-            return Compacted(fragments_removed=0, fragments_added=0, files=())
+            return Compacted(fragments_removed=0, fragments_added=0, files=(), left=False)
         metrics = Compaction.commit(dataset, [result for result, _ in done])
     return Compacted(
         fragments_removed=metrics.fragments_removed,
         fragments_added=metrics.fragments_added,
         files=tuple(line for _, written in done for fragment in written for line in fragment.files),
+        left=len(batch) < len(tasks),
     )
+
+
+def bytes_to_rewrite(base: BaseTable) -> int:
+    """Return the bytes of the data files that compactions would rewrite now.
+
+    Raises:
+        Unavailable: the store did not answer.
+    """
+    with _errors("the compaction can't be planned", base):
+        dataset = open_dataset(uri=base.uri, version=base.version, storage_options=base.storage_options)
+        return sum(map(_bytes, _plan(dataset)))
+
+
+def _plan(dataset: lance.LanceDataset) -> list[CompactionTask]:
+    plan = Compaction.plan(
+        dataset,
+        options={
+            "target_rows_per_fragment": TARGET_ROWS,
+            "materialize_deletions": True,
+            "materialize_deletions_threshold": _HIDDEN_SHARE,
+        },
+    )
+    return list(plan.tasks)
+
+
+def _batch(tasks: list[CompactionTask]) -> list[CompactionTask]:
+    """Return the first tasks, up to the limits of a batch; at least one, if there is one."""
+    batch: list[CompactionTask] = []
+    fragments = size = 0
+    for task in tasks:
+        fragments, size = fragments + len(task.fragments), size + _bytes(task)
+        if batch and (fragments > BATCH_FRAGMENTS or size > BATCH_BYTES):
+            break
+        batch.append(task)
+    return batch
+
+
+def _bytes(task: CompactionTask) -> int:
+    return sum(file.file_size_bytes or 0 for fragment in task.fragments for file in fragment.files)
 
 
 def _rewrite(

@@ -62,7 +62,7 @@ def merged(done: Merged) -> Document:
 
 
 def optimized(done: Optimized) -> Document:
-    """Return {"fragments_removed", "fragments_added", "indexes_extended", "base_version"}."""
+    """Return {"fragments_removed", "fragments_added", "indexes_extended", "base_version", "left"}."""
     return asdict(done)
 
 

@@ -13,11 +13,12 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-from lancelsm.compaction.maintenance import merge_table
+from lancelsm.compaction.maintenance import merge_table, optimize_table
 from lancelsm.errors import Invalid, LsmError
 from lancelsm.objects import PreconditionFailed
 from lancelsm.objects.open import open_store
 from lancelsm.region.handle import TableHandle, canonical, open_table
+from lancelsm.stack import documents
 from lancelsm.stack.merge_request import ERROR, keep_result, read_request
 
 _log = logging.getLogger(__name__)
@@ -25,15 +26,18 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobArguments:
-    """The arguments of a job, each a URI."""
+    """The arguments of a job: URIs, and the step that it runs."""
 
     table: str
     plan: str
     result: str
+    step: str = "merge"
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run the job with the arguments `--table URI --plan URI --result URI`. Return the exit code.
+    """Run the job with the arguments `--table URI --plan URI --result URI`, and perhaps `--step optimize`.
+
+    Return the exit code.
 
     The attempt that merges writes the result once. An error of `lancelsm.errors` is logged as its document, written
     beside the result as `error.json` (the last attempt's is kept), and determines the exit code by its kind.
@@ -47,7 +51,10 @@ def main(argv: Sequence[str]) -> int:
     arguments = _parse_arguments(argv)
     session = SparkSession.builder.appName("lancelsm merge").getOrCreate()
     try:
-        merge_and_keep(arguments)
+        if arguments.step == "optimize":
+            optimize(arguments.table)
+        else:
+            merge_and_keep(arguments)
     except LsmError as error:
         document = json.dumps(error.document(), default=str)
         _log.error(document)
@@ -81,6 +88,14 @@ def merge_and_keep(arguments: JobArguments, handle: TableHandle | None = None) -
     _log.info(json.dumps(keep_result(merged, arguments.result)))
 
 
+def optimize(table: str) -> None:
+    """Optimize a table to the end, in the driver. What is committed stays if the job is killed.
+
+    Raises: the same errors as `compaction.maintenance.optimize_table`.
+    """
+    _log.info(json.dumps(documents.optimized(optimize_table(open_table(table)))))
+
+
 def _keep_error(result: str, document: bytes) -> None:
     """Write the error beside the result, with one attempt: the log has it too."""
     store = open_store(result.rpartition("/")[0])
@@ -93,4 +108,5 @@ def _parse_arguments(argv: Sequence[str]) -> JobArguments:
     parser.add_argument("--table", required=True, help="URI of the table")
     parser.add_argument("--plan", required=True, help="URI of the plan that the execution wrote")
     parser.add_argument("--result", required=True, help="URI to which the document of the merge is written")
+    parser.add_argument("--step", choices=("merge", "optimize"), default="merge")
     return JobArguments(**vars(parser.parse_args(argv)))

@@ -32,7 +32,7 @@ MEMORY_MB: Final = {
     "dispatch": 512,
 }
 SCHEDULE_SECONDS: Final = 300
-STEPS_OF_A_MERGE: Final = 9  # state transitions; tests/infra counts them in the state machines
+STEPS_OF_A_MERGE: Final = 10  # state transitions; tests/infra counts them in the state machines
 STEPS_OF_A_COLLECTION: Final = 12
 CHUNK_BYTES: Final = 64 << 10  # SQS charges one request per chunk
 
