@@ -73,6 +73,7 @@ COMPOSED = frozenset(
         "optimize.bytes_to_rewrite",  # only for the choice of an engine
         "region_snapshots.read_region_snapshot",  # only for eventual reads: test_guards_of_views.py
         "base_table.replace_mem_wal",  # only for adopt
+        "file_ranges.range_reader",  # only for files above 64 MiB
         "foreign_rows.counted_rows",
         "foreign_rows.repeated_keys",
         "base_table.open_dataset",  # within each of the others

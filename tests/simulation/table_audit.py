@@ -83,7 +83,7 @@ def _audit_region(environment: TableEnvironment, region: Region, schema: TableSc
     assert older is not None
     folded = [e for e in log.entries if e.summary.position <= older.replay_after]
     assert older.entry_setsum == sum((e.summary.entry_setsum for e in folded), start=Setsum())
-    assert [g.generation for g in older.generations] == list(range(1, older.current_generation))
+    assert [number for g in older.generations for number in g.numbers] == list(range(1, older.current_generation))
     for generation in older.generations:
         assert generation.folded is not None
         check_generation(

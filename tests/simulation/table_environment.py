@@ -27,6 +27,7 @@ from lancelsm.dataset.base_table import counters
 from lancelsm.dataset.native import translated
 from lancelsm.errors import Contended, LsmError
 from lancelsm.objects.filesystem import LocalStore
+from lancelsm.region import head as heads
 from lancelsm.region import manifest as manifests
 from lancelsm.region.handle import Ports, open_table
 from lancelsm.region.lease import LEASE_SECONDS
@@ -65,7 +66,7 @@ from tests.simulation.table_log import (
 )
 
 STORED = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("v", pa.int64())])
-SETTINGS = {"flush_rows": 3, "optimize_small_fragments": 2}
+SETTINGS = {"flush_rows": 3, "max_generations": 1, "optimize_small_fragments": 2}
 WRITING = frozenset({"create", "replace", "swap"}) | seam.WRITES | seam.OUTER_WRITES
 READ_FAULTS = (FAIL_BEFORE, CRASH_BEFORE)
 WRITE_FAULTS = (
@@ -204,6 +205,13 @@ class TableEnvironment:
             assert found is not None
             reached = manifests.decode(found.body, key=head["manifest_key"]).replay_after
             assert reached >= ends[self.sides[region]], f"{process} flushed {region} through {reached}, not {ends}"
+
+    def compact(self, process: str) -> None:
+        """Compact generations. After it returns, each region has at most one that is not merged."""
+        table = self.table(process)
+        with self.at(process):
+            table.compact()
+        assert all(one.pending_generations <= 1 for one in map(heads.from_record, self.heads().values()))
 
     def merge(self, process: str, table: Table | None = None) -> Merged:
         """Merge. After it returns, every generation that was committed before it is in the base."""

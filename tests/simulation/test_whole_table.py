@@ -64,6 +64,7 @@ SCENARIO: dict[str, Step] = {
         process, delete=[RIGHT[1], LEFT[2], RIGHT[3]]
     ),
     "flush again": lambda environment, process: environment.flush(process),
+    "compact": lambda environment, process: environment.compact(process),
     "merge": lambda environment, process: environment.merge(process),
     "upsert what was deleted": lambda environment, process: environment.write(process, upsert=[RIGHT[3], LEFT[3]]),
     "flush a third time": lambda environment, process: environment.flush(process),
@@ -74,7 +75,7 @@ SCENARIO: dict[str, Step] = {
     "delete all": lambda environment, process: environment.write(process, delete=[*LEFT, *RIGHT]),
 }
 STEPS = [name for name in SCENARIO if name != "index"]  # another tool makes this step, so it has no faults
-OFTEN = ["create", "upsert in both regions", "flush", "claim", "merge", "read", "merge again", "optimize"]
+OFTEN = ["create", "upsert in both regions", "flush", "claim", "compact", "merge", "read", "merge again", "optimize"]
 # The long tests take every call. These take one of so many calls of a step that makes most calls.
 SHARE = {"optimize": 4}
 OTHERS: dict[str, Step] = {

@@ -8,6 +8,12 @@ from pathlib import Path
 import pytest
 
 from lancelsm.common.layout import KEY_INDEX_FILES
+from lancelsm.dataset.file_ranges import range_reader
+from lancelsm.errors import Corrupt
+from lancelsm.objects import filesum
+from lancelsm.objects.filesum import sum_files
+from lancelsm.objects.filesystem import LocalStore
+from lancelsm.objects.local_copies import LocalCopies
 from tests.unit.tables import create, generation_paths, row
 
 
@@ -28,3 +34,31 @@ def test_scrub_names_a_key_index_or_bloom_filter_with_a_flipped_bit_or_that_is_g
     assert [problem.path for problem in table.scrub().problems] == [path]
     file.write_bytes(body)
     assert table.scrub().problems == ()
+
+
+def test_a_large_file_is_summed_in_pieces_which_are_never_in_memory_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = create(tmp_path)
+    table.upsert([row(key, f"{key}" * 40) for key in range(300)])
+    (flushed,) = table.flush()
+    store = LocalStore(Path(table.uri))
+    whole = sum_files(store, flushed.path)
+    monkeypatch.setattr(filesum, "WHOLE_BYTES", 100)
+    monkeypatch.setattr(filesum, "_PIECE", 999)
+    read, sizes = range_reader(table.uri), []
+
+    def read_range(key: str, start: int, size: int) -> bytes:
+        sizes.append(size)
+        return read(key, start, size)
+
+    with LocalCopies("memory://elsewhere") as copies:
+        copy = copies.begin("copy")
+        assert sum_files(store, flushed.path, copy=copy, read_range=read_range) == whole
+        assert copy.location is not None
+        (data,) = Path(copy.location).glob("data/*.lance")
+        assert data.read_bytes() == next(Path(table.uri, flushed.path).glob("data/*.lance")).read_bytes()
+    assert max(sizes) == 999
+    assert sum(sizes) == sum(one.size for one in whole.files)
+    with pytest.raises(Corrupt, match="a file can't be read"):
+        read(f"{flushed.path}/data/gone.lance", 0, 9)

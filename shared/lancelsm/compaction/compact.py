@@ -27,6 +27,7 @@ from lancelsm.compaction.fold import FoldedRows
 from lancelsm.compaction.maintenance import writing
 from lancelsm.compaction.tiers import choose_run
 from lancelsm.dataset.generation import read_generation
+from lancelsm.dataset.file_ranges import range_reader
 from lancelsm.dataset.scrub_reads import own_row_setsum
 from lancelsm.errors import Contended, Corrupt, Invalid, LsmError, error_context
 from lancelsm.objects.filesum import check_files
@@ -283,7 +284,8 @@ def _explain_damage(handle: TableHandle, region: Region, parts: Sequence[Flushed
         folded, key = part.folded, generation_path(region.id, part.path)
         assert folded is not None, "only generations with sums are compacted"
         if folded.file_setsum is not None:
-            check_files(region.context.objects, key, folded.file_setsum)
+            read_range = range_reader(handle.context.uri, handle.storage_options)
+            check_files(region.context.objects, key, folded.file_setsum, read_range=read_range)
         uri, schema = f"{handle.context.uri}/{key}", handle.config.schema
         if own_row_setsum(uri=uri, schema=schema, storage_options=handle.storage_options) != folded.row_setsum:
             raise Corrupt(

@@ -34,6 +34,7 @@ from lancelsm.compaction.snapshot_regions import snapshot_regions
 from lancelsm.dataset.base_table import BaseTable
 from lancelsm.dataset.generation import check_generation, write_generation
 from lancelsm.dataset.indexes import wanted_list
+from lancelsm.dataset.file_ranges import range_reader
 from lancelsm.errors import Contended, Corrupt, Invalid, error_context
 from lancelsm.objects.filesum import sum_files
 from lancelsm.objects.local_copies import LocalCopies
@@ -323,7 +324,7 @@ def writing(handle: TableHandle, base: BaseTable) -> Write:
     merged once the base is in order.
     """
     schema, options = handle.config.schema, handle.storage_options
-    indexes = wanted_list(base)
+    indexes, read_range = wanted_list(base), range_reader(handle.context.uri, options)
     wrong = drift(base, handle.config)
     if wrong is not None:
         stop_writers(handle.context, wrong)  # guard: flush that meets drift stops writers
@@ -348,7 +349,7 @@ def writing(handle: TableHandle, base: BaseTable) -> Write:
         # Sum the files before reading the rows: a change in between must not count as written.
         with LocalCopies(uri) as copies:
             copy = copies.begin(key)
-            summed = sum_files(handle.context.objects, key, copy=copy)
+            summed = sum_files(handle.context.objects, key, copy=copy, read_range=read_range)
             check_generation(
                 uri=uri,
                 schema=schema,

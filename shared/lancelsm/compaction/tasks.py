@@ -27,6 +27,7 @@ from lancelsm.dataset import base_rows
 from lancelsm.dataset.base_rows import ROW_ADDRESS, Base, NewFragment
 from lancelsm.dataset.generation import read_generation
 from lancelsm.dataset.key_lookup import ABSENT, Keys
+from lancelsm.dataset.file_ranges import range_reader
 from lancelsm.dataset.read_back import DeletionFiles, check_deletions, check_rows, sum_new
 from lancelsm.dataset.scrub_reads import own_row_setsum
 from lancelsm.errors import Corrupt, error_context
@@ -407,12 +408,13 @@ def _check_files(merge_base: MergeBase, sources: Iterable[Source], copies: Local
     Args:
         copies: gets the files that were compared, to read their rows.
     """
-    objects = open_store(merge_base.base.uri, dict(merge_base.base.storage_options))
+    uri, options = merge_base.base.uri, dict(merge_base.base.storage_options)
+    objects, read_range = open_store(uri, options), range_reader(uri, options)
     for source in sources:
         if source.sums is not None and source.sums.files is not None:  # guard: merge checks the sum of files
             with error_context(region=source.region):
                 copy = None if copies is None else copies.begin(source.key)
-                check_files(objects, source.key, source.sums.files, copy=copy)
+                check_files(objects, source.key, source.sums.files, copy=copy, read_range=read_range)
 
 
 def _not_null(rows: pa.RecordBatch, columns: pa.Schema, source: Source) -> pa.RecordBatch:

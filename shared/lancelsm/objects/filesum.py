@@ -14,6 +14,7 @@ the sum of the indexes, any other to the sum of the rows.
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from uuid import UUID
 
@@ -30,6 +31,11 @@ _ROWS = ("data/", "_deletions/")
 _INDICES = "_indices/"
 _FOOTER = 16  # position of the manifest, format version, magic
 _LAST_VERSION = (1 << 64) - 1
+WHOLE_BYTES = 64 << 20  # a larger file is read in pieces
+_PIECE = 8 << 20
+
+ReadRange = Callable[[str, int, int], bytes]
+"""Reads bytes of an object: its key, the first byte and the number of bytes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,13 +50,17 @@ class FileSums:
         return ", ".join(f"{file.key} of {file.size} bytes" for file in self.files) or "none"
 
 
-def sum_files(objects: ObjectStore, key: str, *, copy: LocalCopy | None = None) -> FileSums:
-    """Read and sum the files of a generation that hold its rows, one after the other, each into memory as a whole.
+def sum_files(
+    objects: ObjectStore, key: str, *, copy: LocalCopy | None = None, read_range: ReadRange | None = None
+) -> FileSums:
+    """Read and sum the files of a generation that hold its rows, one after the other.
 
     Args:
         objects: the object store of the table.
         key: the directory of the generation.
         copy: gets the files that are summed.
+        read_range: reads a part of an object: the key, the first byte and the number of bytes. With it, a file that is
+            larger than 64 MiB is read in pieces, else each file is read into memory as a whole.
 
     Raises:
         Unavailable: the store did not answer.
@@ -58,7 +68,13 @@ def sum_files(objects: ObjectStore, key: str, *, copy: LocalCopy | None = None) 
     total, files = Setsum.ZERO, []
     for listed in objects.list(f"{key}/"):
         path = listed.key.removeprefix(f"{key}/")
-        if not (path.startswith(_ROWS) or _is_version(path)) or (found := objects.get(listed.key)) is None:
+        if not (path.startswith(_ROWS) or _is_version(path)):
+            continue
+        if read_range is not None and listed.size > WHOLE_BYTES:
+            total += Setsum.of_pieces(_pieces(read_range, listed, path, copy))
+            files.append(Listed(key=path, size=listed.size))
+            continue
+        if (found := objects.get(listed.key)) is None:
             continue
         if _is_version(path) and lists_indexes(found.body):
             continue
@@ -67,6 +83,15 @@ def sum_files(objects: ObjectStore, key: str, *, copy: LocalCopy | None = None) 
         if copy is not None:
             copy.add(path, found.body)
     return FileSums(setsum=total, files=tuple(files))
+
+
+def _pieces(read_range: ReadRange, listed: Listed, path: str, copy: LocalCopy | None) -> Iterator[bytes]:
+    yield path.encode() + b"\0"
+    for start in range(0, listed.size, _PIECE):
+        piece = read_range(listed.key, start, min(_PIECE, listed.size - start))
+        if copy is not None:
+            copy.add(path, piece)
+        yield piece
 
 
 def sum_indexes(objects: ObjectStore, key: str, *, version: int) -> FileSums:
@@ -127,17 +152,24 @@ def _message(body: bytes, position: int) -> bytes:
     return body[position + 4 : position + 4 + length]
 
 
-def check_files(objects: ObjectStore, key: str, expected: Setsum, *, copy: LocalCopy | None = None) -> None:
+def check_files(
+    objects: ObjectStore,
+    key: str,
+    expected: Setsum,
+    *,
+    copy: LocalCopy | None = None,
+    read_range: ReadRange | None = None,
+) -> None:
     """Compare the files of a generation with the sum that its flush recorded.
 
     Args:
-        copy: see `sum_files`.
+        copy, read_range: see `sum_files`.
 
     Raises:
         Corrupt: the files differ. The error names the directory of the generation and the files in it.
         Unavailable: the store did not answer.
     """
-    found = sum_files(objects, key, copy=copy)
+    found = sum_files(objects, key, copy=copy, read_range=read_range)
     if found.setsum != expected:
         raise Corrupt(
             f"the files of a generation are not those that were flushed; there are {found}",

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from lancelsm.common.layout import KEY_FILTER, KEY_INDEX, KEY_INDEX_FILES, generation_path
 from lancelsm.common.setsum import Setsum
 from lancelsm.dataset.key_filter import build_key_filter
+from lancelsm.dataset.file_ranges import range_reader
 from lancelsm.dataset.scrub_reads import BLOOM, Examined, examine_generation
 from lancelsm.errors import Corrupt
 from lancelsm.objects.filesum import sum_files, sum_indexes
@@ -95,8 +96,11 @@ class GenerationScrub:
 
     def _files(self, generation: FlushedGeneration, directory: str) -> Iterable[str]:
         wanted = generation.folded.file_setsum if generation.folded else None
-        if wanted is not None and (found := sum_files(self.region.context.objects, directory)).setsum != wanted:
-            yield f"its files are not those that were flushed; now there are {found}"
+        if wanted is not None:
+            read_range = range_reader(self.region.context.uri, self.handle.storage_options)
+            found = sum_files(self.region.context.objects, directory, read_range=read_range)
+            if found.setsum != wanted:
+                yield f"its files are not those that were flushed; now there are {found}"
         if (indexes := generation.indexes) is not None:
             try:
                 found = sum_indexes(self.region.context.objects, directory, version=indexes.version)
