@@ -26,8 +26,8 @@ from lancelsm.compaction.flush import Write
 from lancelsm.compaction.fold import FoldedRows
 from lancelsm.compaction.maintenance import writing
 from lancelsm.compaction.tiers import choose_run
-from lancelsm.dataset.generation import read_generation
 from lancelsm.dataset.file_ranges import range_reader
+from lancelsm.dataset.generation import read_generation
 from lancelsm.dataset.scrub_reads import own_row_setsum
 from lancelsm.errors import Contended, Corrupt, Invalid, LsmError, error_context
 from lancelsm.objects.filesum import check_files

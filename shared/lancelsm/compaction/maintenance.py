@@ -32,9 +32,9 @@ from lancelsm.compaction.plan import RegionPending, Sums
 from lancelsm.compaction.runner import Engine, TaskRunner
 from lancelsm.compaction.snapshot_regions import snapshot_regions
 from lancelsm.dataset.base_table import BaseTable
+from lancelsm.dataset.file_ranges import range_reader
 from lancelsm.dataset.generation import check_generation, write_generation
 from lancelsm.dataset.indexes import wanted_list
-from lancelsm.dataset.file_ranges import range_reader
 from lancelsm.errors import Contended, Corrupt, Invalid, error_context
 from lancelsm.objects.filesum import sum_files
 from lancelsm.objects.local_copies import LocalCopies

@@ -25,9 +25,9 @@ from lancelsm.common.setsum import Setsum
 from lancelsm.compaction.plan import Sums
 from lancelsm.dataset import base_rows
 from lancelsm.dataset.base_rows import ROW_ADDRESS, Base, NewFragment
+from lancelsm.dataset.file_ranges import range_reader
 from lancelsm.dataset.generation import read_generation
 from lancelsm.dataset.key_lookup import ABSENT, Keys
-from lancelsm.dataset.file_ranges import range_reader
 from lancelsm.dataset.read_back import DeletionFiles, check_deletions, check_rows, sum_new
 from lancelsm.dataset.scrub_reads import own_row_setsum
 from lancelsm.errors import Corrupt, error_context

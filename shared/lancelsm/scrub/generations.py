@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 from lancelsm.common.layout import KEY_FILTER, KEY_INDEX, KEY_INDEX_FILES, generation_path
 from lancelsm.common.setsum import Setsum
-from lancelsm.dataset.key_filter import build_key_filter
 from lancelsm.dataset.file_ranges import range_reader
+from lancelsm.dataset.key_filter import build_key_filter
 from lancelsm.dataset.scrub_reads import BLOOM, Examined, examine_generation
 from lancelsm.errors import Corrupt
 from lancelsm.objects.filesum import sum_files, sum_indexes
