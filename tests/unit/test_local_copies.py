@@ -13,6 +13,7 @@ import pytest
 
 import lancelsm
 from benchmarks.s3 import Server, serving
+from lancelsm.compaction import maintenance
 from lancelsm.dataset.base_rows import Base
 from lancelsm.errors import Corrupt
 from lancelsm.objects import local_copies
@@ -110,11 +111,12 @@ def test_a_merge_notices_that_a_generation_changed_since_its_flush_and_that_a_ne
 
 
 @pytest.mark.rest
-def test_without_room_for_copies_a_merge_reads_the_store(
+def test_without_room_on_this_machine_generations_are_written_and_read_in_the_store(
     table: Table, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(local_copies.tempfile, "tempdir", str(tmp_path))
     monkeypatch.setattr(LocalCopies.__init__, "__kwdefaults__", {"room": 100})
+    monkeypatch.setattr(maintenance, "_STAGED_BYTES", 100)
     table.flush()
     table.merge(engine="inprocess")
 
