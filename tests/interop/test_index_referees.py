@@ -104,6 +104,8 @@ def check_vectors(table: Table, model: Model, metric: str, search: Search) -> fl
 
 def levels(table: Table) -> Iterator[str]:
     yield "generations"
+    lancelsm.open(table.uri, settings={"max_generations": 1}).compact()
+    yield "compacted"
     table.merge(engine="inprocess")
     yield "merged, indexes behind"
     optimize_table(table._handle)

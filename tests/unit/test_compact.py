@@ -74,7 +74,7 @@ def test_a_compaction_that_crashes_at_any_call_leaves_all_rows_and_is_done_by_th
     first = len(plan.calls)
     opened.compact()
     calls = plan.calls[first:]
-    assert any(call.writes for call in calls)
+    assert len(calls) == 15, "beside what Lance reads and writes, whatever the number of parts"
 
     for call in calls:
         print(call)

@@ -242,6 +242,17 @@ def test_only_neighbours_become_one_generation():
     assert "generation 2 was changed or is missing" in violations(four, replace(skipping, version=Version(5)))
 
 
+def test_the_head_has_the_spans_of_the_newest_compacted_generations_above_what_is_merged():
+    many = [replace(generation(3 * n, 1, 2), first_number=Generation(3 * n - 2)) for n in range(1, 41)] + [
+        generation(121, 3, 4)
+    ]
+    manifest = replace(FIRST, generations=tuple(many), current_generation=Generation(122))
+    assert manifests.live_numbers(manifest, above=114) == "115-117 118-120"
+    assert manifests.live_numbers(manifest, above=116) == "115-117 118-120"
+    assert manifests.live_numbers(manifest, above=120) == ""
+    assert manifests.live_numbers(manifest, above=0).split()[0] == "73-75"
+
+
 @pytest.mark.parametrize(
     ("spans", "above", "missing"),
     [

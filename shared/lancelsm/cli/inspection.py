@@ -64,8 +64,9 @@ def entries(session: Session, uri: Uri, region: Region = None) -> None:
 def generations(session: Session, uri: Uri, region: Region = None) -> None:
     """Show every generation, including directories of generations that no manifest names.
 
-    As JSON: {"table", "generations": [{"region", "generation", "state", "path", "rows", "first_position",
-    "last_position", "objects", "bytes"}]}. `state` is pending, merged or orphan; `rows` includes tombstones.
+    As JSON: {"table", "generations": [{"region", "first_generation", "generation", "state", "path", "rows",
+    "first_position", "last_position", "objects", "bytes"}]}. `state` is pending, merged or orphan; `rows` includes
+    tombstones. `first_generation` is lower than `generation` if a compaction made it of several generations.
     """
     from lancelsm.common.layout import Generation
     from lancelsm.scrub.inspection import find_generations

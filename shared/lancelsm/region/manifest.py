@@ -34,6 +34,7 @@ if TYPE_CHECKING:  # an append reads no manifest, and protobuf is slow to load
 FORMAT = 4  # of a region with compacted generations: earlier releases would miss numbers
 _WITHOUT_COMPACTIONS = 3  # of a manifest with indexes: earlier releases flush without them
 _WITHOUT_INDEXES = 2
+_SPANS_IN_HEAD = 16
 _NO_POSITION = Position(0)  # before the first entry
 _FIRST_POSITION = Position(1)
 _FIRST_GENERATION = Generation(1)
@@ -316,9 +317,12 @@ def with_spans(
 
 
 def live_numbers(manifest: Manifest, *, above: int) -> str:
-    """Return the spans of compacted generations that begin or end above a number, as the head records them."""
+    """Return the spans of compacted generations that end above a number, as the head records them: the newest 16.
+
+    The head stays small. What is left out only counts too often, as long as its merge is not reported.
+    """
     spans = [g.numbers for g in manifest.generations if g.generation > above and len(g.numbers) > 1]
-    return " ".join(f"{span.start}-{span.stop - 1}" for span in spans)
+    return " ".join(f"{span.start}-{span.stop - 1}" for span in spans[-_SPANS_IN_HEAD:])
 
 
 def requiring_indexes(manifest: Manifest, number: int) -> Manifest:

@@ -67,10 +67,12 @@ class GenerationFound:
     """One generation.
 
     `state` is `pending`, `merged` (but not deleted yet) or `orphan` (a directory that the manifest does not list).
-    `bytes` is the size in storage; `rows` includes tombstones.
+    `bytes` is the size in storage; `rows` includes tombstones. A compacted generation replaces the numbers
+    `first_generation` to `generation`.
     """
 
     region: RegionId
+    first_generation: int
     generation: Generation
     state: str
     path: str
@@ -162,6 +164,7 @@ def _generation(
     state = "merged" if number <= merged else "pending"
     return GenerationFound(
         region=region.id,
+        first_generation=named.numbers.start if named else number,
         generation=number,
         state=state if named else "orphan",
         path=f"{region_prefix(region.id)}/{name}",
