@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pyspark
@@ -58,7 +59,7 @@ def planned_job(path: Path, *, table: Table) -> JobArguments:
 
 def pending(path: Path) -> Table:
     """A table with two generations to merge: key 0 replaced, key 1 deleted, key 9 new."""
-    table = create(path, [row(key) for key in range(5)])
+    table = create(path, [row(key) for key in range(5)], settings={"optimize_small_fragments": 2})
     table.upsert([row(0, "b"), row(9, "b")])
     table.flush()
     table.delete([{"id": 1}])
@@ -80,7 +81,7 @@ def submit_job(job: JobArguments, tmp_path: Path) -> subprocess.CompletedProcess
         "PYTHONPATH": "./deps",
         "SPARK_LOCAL_IP": "127.0.0.1",
     }
-    arguments = ["--table", job.table, "--plan", job.plan, "--result", job.result]
+    arguments = ["--table", job.table, "--plan", job.plan, "--result", job.result, "--step", job.step]
     return subprocess.run(
         [submit, "--master", "local[2]", *QUICK, ENTRY_POINT, *arguments],
         capture_output=True,
@@ -102,6 +103,13 @@ def test_a_submitted_job_merges_and_stores_its_result(tmp_path: Path) -> None:
     result = read_result(job.result)
     assert (result["rows_upserted"], result["rows_deleted"]) == (2, 1)
     assert [one["generation"] for one in result["merged"]] == [2]
+    assert rows_of(table) == MERGED
+
+    small = replace(job, step="optimize")
+    done = submit_job(small, tmp_path / "optimize")
+
+    assert done.returncode == 0, done.stderr
+    assert len(table._handle.read_base().fragments) == 1
     assert rows_of(table) == MERGED
 
 
