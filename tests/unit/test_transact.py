@@ -18,10 +18,11 @@ from lancelsm import Edits
 from lancelsm.common.layout import Position, TableId
 from lancelsm.common.setsum import Setsum
 from lancelsm.errors import Contended, Corrupt, Fenced, Invalid
-from lancelsm.read.transact.read_token import decode_token, encode_token, mark_of
+from lancelsm.read.transact import read_token, rows_at_head
+from lancelsm.read.transact.read_token import Unchanged, decode_token, encode_token, mark_of
 from lancelsm.read.transact.rows_at_head import RowsAtHead, ViewedRows
 from lancelsm.table import Table
-from tests.simulation.faults import FaultPlan
+from tests.simulation.faults import FakeClock, FaultPlan
 from tests.unit.tables import faulty
 
 COLUMNS = pa.schema(
@@ -75,15 +76,19 @@ def test_the_function_runs_again_with_the_rows_right_before_its_entry(tmp_path: 
     assert rows_of(table) == [row(1, 11), row(3, 10)]
 
 
-def test_a_held_head_that_is_older_than_the_view_costs_no_call_of_the_function(tmp_path: Path) -> None:
-    table = make(tmp_path, row(1))
-    lancelsm.open(table.uri).upsert([row(1, 5)])
+def test_a_held_head_that_is_older_than_the_view_costs_no_call_and_no_wait(tmp_path: Path) -> None:
+    writing, clock = make(tmp_path, row(1)), FakeClock()
+    table = lancelsm.open(writing.uri, ports=faulty(FaultPlan(), clock=clock))
+    table.upsert([row(2)])
+    writing.upsert([row(1, 5)])
     calls: list[int] = []
+    began = clock.monotonic()
 
     table.transact(1, lambda current: [calls.append(1), *add(1)(current)][1:])
 
     assert calls == [1]
-    assert rows_of(table) == [row(1, 6)]
+    assert clock.monotonic() == began
+    assert rows_of(table) == [row(1, 6), row(2)]
 
 
 def test_upserts_and_deletes_are_one_entry_per_region(tmp_path: Path) -> None:
@@ -142,6 +147,10 @@ def test_a_call_that_is_refused_writes_nothing(tmp_path: Path) -> None:
         (lambda: table.upsert([{"id": 0, "s": "b"}], if_absent=True), "column 'n' is missing"),
         (lambda: table.upsert([{"s": "b"}], partial=True), "column 'id' is missing"),
         (lambda: table.upsert([{"id": 9, "s": "b"}], partial=True), "column 'v' must not be null in a new row"),
+        (
+            lambda: table.upsert([{"id": 9, "s": "b"}], partial=True, if_absent=True),
+            "'v' must not be null in a new row",
+        ),
         (lambda: table.upsert([{"id": 0, "v": None}], partial=True), "column 'v' is null in row 0"),
         (lambda: table.upsert([row(0)], if_unchanged="x"), "is not the token of a read"),
         (lambda: table.upsert([row(0)], if_unchanged=home), "of another table"),
@@ -153,7 +162,7 @@ def test_a_call_that_is_refused_writes_nothing(tmp_path: Path) -> None:
         (lambda: table.update(where="true", set={"n": "1, 2"}), "'n' can't be set"),
         (lambda: table.update(where="true", set={"s": "'x'", "n": "m + 1"}), "'n' can't be set to 'm \\+ 1'.*named m"),
         (lambda: table.update(where="true", set={"n": '"s"'}), "'n' can't be set.*is text"),
-        (lambda: table.update(where="id = 0", set={"n": "n + 2147483648"}), "'n' can't be set"),
+        (lambda: table.update(where="id = 0", set={"n": "n + 2147483647 + 1"}), "'n' can't be set"),
         (lambda: table.update(where="id = 0", set={"v": "null"}), "'v' can't be set"),
         (lambda: table.update(where="nope", set={"n": "1"}), "nope"),
     ]
@@ -401,6 +410,8 @@ def test_an_update_sees_old_values_and_converts_what_fits(tmp_path: Path) -> Non
 
     assert rows_of(table) == [row(1, 2, "1"), row(2, 6, None)]
     assert table.update(where="n > 100", set={"n": "0"}).entries == ()
+    with pytest.raises(Invalid, match="column 'n' can't be set"):
+        table.update(where="id = 1", set={"n": "n + 2147483647"})  # it does not wrap around
 
 
 def test_a_literal_is_read_as_in_json_rows(tmp_path: Path) -> None:
@@ -423,19 +434,52 @@ def test_a_literal_is_read_as_in_json_rows(tmp_path: Path) -> None:
 # What they cost, and who may
 
 
-def test_a_repeated_transaction_reads_one_head_and_one_entry(tmp_path: Path) -> None:
+CALLS: dict[str, Callable[[Table], Any]] = {
+    "transact": lambda table: table.transact([1], add(1)),
+    "update": lambda table: table.update(where="id = 1", set={"n": "n + 1"}),
+    "delete": lambda table: table.delete(where="id > 5"),
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_a_repeated_call_reads_one_head_and_one_entry(tmp_path: Path, name: str) -> None:
     writing = make(tmp_path, row(1))
     for number in range(5):
         writing.upsert([row(2, number)])
     plan = FaultPlan()
     table = lancelsm.open(writing.uri, ports=faulty(plan))
-    table.transact([1], add(1))
+    CALLS["transact"](table)
+    CALLS[name](table)
+    table.get([1])
+    table.upsert([row(7)])
     plan.calls.clear()
 
-    table.transact([1], add(1))
+    CALLS[name](table)
 
-    found = Counter(f"{call.port}.{call.method}" for call in plan.calls)
+    found = Counter(f"{call.port}.{call.method}" for call in plan.calls if call.method != "list")
     assert found == {"registry.read": 1, "objects.get": 1, "objects.create": 1, "registry.swap": 1}
+
+
+def test_each_newer_entry_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = make(tmp_path, row(1))
+    (region,) = table.regions()
+    schema, end = table.config.schema, region.head()
+    viewed = ViewedRows(rows=table.get([1]), end=end)
+    rows = RowsAtHead(region, schema, viewed=viewed, read_view=lambda: viewed, belong=lambda live: live)
+    unchanged = Unchanged(region, schema, table.get([1]), since=mark_of(end))
+    read: list[int] = []
+    for module in (rows_at_head, read_token):
+        between = module.entries_between
+        monkeypatch.setattr(
+            module, "entries_between", lambda *a, _b=between, **o: read.append(o["first"]) or _b(*a, **o)
+        )
+
+    for _ in range(2):
+        table.upsert([row(2)])
+        assert rows.at(region.head()) is not None
+        assert unchanged.at(region.head())
+
+    assert read == [2, 2, 3, 3]
 
 
 def test_a_region_of_another_owner_refuses_a_transaction(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ import lancelsm
 from lancelsm.common.bounded_cache import BoundedCache
 from lancelsm.dataset.base_table import BaseTable
 from lancelsm.errors import Invalid
-from lancelsm.read import view_cache
+from lancelsm.read import tail, view_cache
 from lancelsm.table import Table
 from tests.simulation.faults import FakeClock, FaultPlan
 from tests.unit.tables import NEWEST, by_key, faulty, three_levels
@@ -81,10 +81,22 @@ def test_of_a_log_that_grew_only_the_new_entries_are_read(tmp_path: Path) -> Non
     assert by_key(reader.table.scan().to_arrow()) == {1: 4, 2: 1}
 
 
+def test_a_log_of_which_only_the_keys_are_held_is_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    reader = Reader(tmp_path / "table")
+    reader.writing.upsert([{"id": key, "v": 1} for key in range(100)])
+    size = sum(region.wal_bytes for region in reader.writing.status().regions) // 2
+    monkeypatch.setattr(tail, "_HELD_BYTES", 3 * size // 2)
+    reader.table.scan()  # of two regions, each may hold half of it
+    reader.writing.upsert([{"id": 0, "v": 3}])
+
+    assert by_key(reader.table.get([0])) == {0: 3}
+
+
 def test_only_the_region_that_changed_is_read_again(tmp_path: Path) -> None:
     reader = Reader(tmp_path / "table")
     first = reader.calls(reader.table.scan)
-    reader.writing.upsert([{"id": 1, "v": 3}])
+    for version in (2, 3):
+        reader.writing.upsert([{"id": 1, "v": version}])
     reader.writing.flush()
     reader.writing.upsert([{"id": 1, "v": 4}])
 
