@@ -649,7 +649,6 @@ class Table:
             The generations that were written; empty if no region had more.
 
         Raises:
-            Invalid: the columns of the table changed since generations were flushed: merge them.
             Corrupt: a generation is missing or damaged, or the new one reads back differently. It was not committed.
             Contended, Ambiguous, Unavailable: retry; what is already compacted is not compacted again.
         """

@@ -128,6 +128,23 @@ def test_compaction_can_flush_one_region(table: Table) -> None:
     assert [one["region"] for one in flushed] == [region]
 
 
+def test_compaction_compacts_the_generations_of_regions(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    for _ in range(2):
+        table.upsert(ORDERS)
+        table.flush()
+    region = table.regions()[0].id
+    request = {"table": "orders", "compact": [region]}
+    assert call("compaction", request) == {"generations": []}
+
+    monkeypatch.setenv("LANCELSM_MAX_GENERATIONS", "1")
+    (made,) = call("compaction", request)["generations"]
+
+    assert (made["region"], made["first_generation"], made["generation"], made["parts"]) == (region, 1, 2, 2)
+    assert sorted(one.generations for one in table.status().regions) == [1, 2]
+    message = error_of("compaction", request | {"regions": [region]})["message"]
+    assert message == "the event has both 'regions' and 'compact'"
+
+
 def test_compaction_leaves_out_a_region_that_another_invocation_flushes(table: Table) -> None:
     table.upsert(ORDERS)
     busy, free = (region.id for region in table.regions())

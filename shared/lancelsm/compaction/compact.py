@@ -29,9 +29,8 @@ from lancelsm.compaction.tiers import choose_run
 from lancelsm.dataset.file_ranges import range_reader
 from lancelsm.dataset.generation import read_generation
 from lancelsm.dataset.scrub_reads import own_row_setsum
-from lancelsm.errors import Contended, Corrupt, Invalid, LsmError, error_context
+from lancelsm.errors import Contended, Corrupt, LsmError, error_context
 from lancelsm.objects.filesum import check_files
-from lancelsm.record.rowsum import row_setsum
 from lancelsm.record.schema import TableSchema
 from lancelsm.region import manifest as manifests
 from lancelsm.region.catalog import Region, regions, select_regions, with_heads
@@ -70,7 +69,7 @@ def compact_table(
         What was made. Nothing for a region in which another process was faster.
 
     Raises:
-        Invalid: region not found; or the columns of the table changed since the generations were flushed.
+        Invalid: region not found.
         Corrupt: a generation is missing or damaged, or the new one reads back differently. Nothing of it was committed.
         Contended, Ambiguous, Unavailable: for the reasons of `region.compare_and_swap.commit`. Retry.
 
@@ -278,7 +277,6 @@ def _explain_damage(handle: TableHandle, region: Region, parts: Sequence[Flushed
 
     Raises:
         Corrupt: the files or rows of a generation are not those that were flushed.
-        Invalid: all of them are, so the table has other columns now.
     """
     for part in parts:
         folded, key = part.folded, generation_path(region.id, part.path)
@@ -293,6 +291,3 @@ def _explain_damage(handle: TableHandle, region: Region, parts: Sequence[Flushed
                 remedy="Nothing was compacted. Restore it from a copy of the bucket; lancelsm scrub names all damage",
                 object=key,
             )
-        as_now = sum((row_setsum(batch) for batch in _read(handle, region, part, None)), start=Setsum.ZERO)
-        if as_now != folded.row_setsum:
-            raise Invalid("the columns of the table changed since a generation was flushed", remedy="Merge the table")
