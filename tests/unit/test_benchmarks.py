@@ -97,7 +97,7 @@ def test_each_benchmark_yields_its_figures_and_no_peer_fails(name: str) -> None:
         "puts": {"pylance ShardWriter", "LanceDB LSM", "delta-rs append", "delta-rs merge", "slatedb"},
         "bulk": {"pylance ShardWriter", "LanceDB LSM", "delta-rs append"},
         "merge": {"pylance merge_insert", "delta-rs merge"},
-        "reads": {"pylance lookups"},
+        "reads": {"pylance lookups", "not compacted"},
         "regions": {"pylance, 8 writers", "pylance LsmScanner"},
     }
     assert {one.peer_name for one in figures if one.peer_name and not one.limit} == peers[name]
