@@ -150,6 +150,27 @@ def test_a_merge_of_generations_that_are_compacted_meanwhile_is_committed(
 
 
 @pytest.mark.rest
+def test_a_region_that_is_compacted_during_its_merge_is_not_marked_as_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else each schedule would read its head, until the next write."""
+    table, rows = crowded(tmp_path)
+    fold = tasks.fold_delta
+
+    def folded(*arguments: Any) -> Any:
+        monkeypatch.undo()
+        assert lancelsm.open(table.uri).compact()
+        return fold(*arguments)
+
+    monkeypatch.setattr(tasks, "fold_delta", folded)
+    assert table.merge().generations == 4
+
+    head = table.regions()[0].head()
+    assert (head.dirty, head.merged, head.pending_generations) == ("", 5, 0)
+    has_all(table, rows)
+
+
+@pytest.mark.rest
 def test_a_snapshot_keeps_the_generations_that_were_compacted(tmp_path: Path) -> None:
     table, rows = crowded(tmp_path)
     table.snapshot("before")

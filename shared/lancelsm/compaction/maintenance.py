@@ -460,14 +460,22 @@ def _runner(handle: TableHandle, engine: Engine) -> TaskRunner:
 def _report(region: Region, seen: CommittedManifest, through: Generation) -> None:
     """Record in the head what is merged, for backpressure and schedules. Advisory, so a lost swap is not repeated.
 
+    But a mark that stays when the base has everything would cost reads of each schedule until the next write. So after
+    a refused swap the region is read once more: a compaction changes the manifest, and adds no rows.
+
     Args:
         seen: as it was when the merge began. If the region has changed since, a swap that depends on it is refused.
     """
     head, manifest = seen.head, seen.manifest
     head = resume(region, head)  # a merge found the base in order
-    has_all = head.current_generation - 1 == manifest.newest == through and manifest.wal_rows == head.wal_rows
-    if head.dirty and has_all and isinstance(region.swap(heads.cleaned(head, through)), Head):
-        return
+    for is_last in (False, True):
+        has_all = head.current_generation - 1 == manifest.newest == through and manifest.wal_rows == head.wal_rows
+        if not head.dirty or not has_all:
+            break
+        if isinstance(region.swap(heads.cleaned(head, through)), Head):
+            return
+        if not is_last:
+            head, manifest = newest(region, region.head())
     step = heads.merged(head, through)
     if step is not None:
         region.swap(step)
