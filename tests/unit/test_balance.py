@@ -451,7 +451,10 @@ def test_a_merge_needs_only_the_files_of_a_generation_that_it_reads(tmp_path: Pa
 def test_a_generation_without_a_file_sum_is_checked_by_its_rows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(maintenance, "sum_files", lambda *_: FileSums(setsum=None, files=()))  # type: ignore[arg-type]
+    def no_sum(*_: object, **__: object) -> FileSums:
+        return FileSums(setsum=None, files=())  # type: ignore[arg-type]
+
+    monkeypatch.setattr(maintenance, "sum_files", no_sum)
     table, first, second = flushed_twice(tmp_path)
     older_copy(first, second)
 
