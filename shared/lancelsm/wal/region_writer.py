@@ -159,7 +159,7 @@ class RegionWriter:
         if pending >= stop:
             raise Unavailable(
                 f"{pending} generations wait to be merged",
-                remedy=f"Merge them: lancelsm merge {self.region.context.uri}",
+                remedy=f"Merge them: lancelsm merge {self.region.context.uri}. Or make few of them: lancelsm compact",
                 **self.region.where,
             )
         if pending >= slow:
