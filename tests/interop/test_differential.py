@@ -20,7 +20,7 @@ import lancelsm
 from lancelsm.admin.adopt import adopt, set_regions
 from lancelsm.admin.rebuild import newest_published
 from lancelsm.common.layout import Generation, RegionId, published_version
-from lancelsm.region import manifest as manifests
+from lancelsm.region import manifest_codec
 from lancelsm.table import Table
 from tests.interop import lance_oracle as oracle
 
@@ -78,7 +78,7 @@ def snapshots(location: Path, merged: dict[RegionId, Generation]) -> Iterator[Sh
     """Yield the unmerged generations of every region, as a planner of Lance would list them."""
     for region in sorted((location / "_mem_wal").glob("*")):
         published = {published_version(f"_mem_wal/{region.name}/manifest/{path.name}"): path for path in _files(region)}
-        manifest = manifests.decode(published[max(published)].read_bytes(), key="")
+        manifest = manifest_codec.decode(published[max(published)].read_bytes(), key="")
         snapshot = ShardSnapshot(region.name).with_current_generation(manifest.current_generation)
         for one in manifest.generations:
             if one.generation > merged.get(RegionId(region.name), 0):

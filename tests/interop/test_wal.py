@@ -27,10 +27,12 @@ from lancelsm.objects.filesystem import LocalStore
 from lancelsm.record.normalize import deletes, upserts
 from lancelsm.record.schema import TableSchema
 from lancelsm.region import manifest as manifests
+from lancelsm.region import manifest_codec, manifest_invariants
 from lancelsm.region.catalog import Region, TableContext
 from lancelsm.region.compare_and_swap import commit, load
 from lancelsm.region.head import LogTotals
-from lancelsm.region.manifest import FlushedGeneration, written_by_lance
+from lancelsm.region.manifest import FlushedGeneration
+from lancelsm.region.manifest_codec import written_by_lance
 from lancelsm.registry.sqlite import SqliteRegistry
 from lancelsm.wal.append import append
 from lancelsm.wal.claim import claim, create_region, seal
@@ -271,7 +273,7 @@ def test_lancelsm_reads_lances_manifests(tmp_path):
             writer.put(pa.table({"id": [number], "v": ["a"]}, schema=columns))
 
     paths = sorted((shard_directory(uri, SHARD) / "manifest").glob("*.binpb"), key=lambda path: int(path.stem[::-1], 2))
-    read = [manifests.decode(path.read_bytes(), key=path.name) for path in paths]
+    read = [manifest_codec.decode(path.read_bytes(), key=path.name) for path in paths]
 
     assert [m.version for m in read] == list(range(1, len(read) + 1))
     assert all(written_by_lance(path.read_bytes()) for path in paths)
@@ -282,7 +284,7 @@ def test_lancelsm_reads_lances_manifests(tmp_path):
     assert [g.path for g in last.generations] == [path.name for path in generations(uri, SHARD)]
     assert last.replay_after == len(wal_files(uri))
     for older, newer in pairwise(read):
-        assert manifests.violations(older, newer) == []
+        assert manifest_invariants.violations(older, newer) == []
 
 
 def test_lance_refuses_unknown_schema_metadata_of_an_entry(ours):

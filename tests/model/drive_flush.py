@@ -15,6 +15,7 @@ from lancelsm.compaction.fold import FoldedRows
 from lancelsm.errors import Fenced
 from lancelsm.record.schema import TableSchema
 from lancelsm.region import manifest as manifests
+from lancelsm.region import manifest_codec
 from lancelsm.region.catalog import Region
 from lancelsm.region.compare_and_swap import commit
 from lancelsm.region.manifest import Manifest
@@ -145,4 +146,4 @@ CALLS = {
 
 @functools.lru_cache(maxsize=10_000)
 def _manifest(body: bytes) -> Manifest:
-    return manifests.decode(body, key="")
+    return manifest_codec.decode(body, key="")

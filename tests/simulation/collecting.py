@@ -34,7 +34,7 @@ from lancelsm.history import pins
 from lancelsm.history.pin_records import Pin, RegionPin
 from lancelsm.objects import Written
 from lancelsm.record.schema import TableSchema
-from lancelsm.region import manifest as manifests
+from lancelsm.region import manifest_codec, manifest_invariants
 from lancelsm.region.catalog import Region
 from lancelsm.region.compare_and_swap import newest
 from lancelsm.region.head import Head
@@ -193,7 +193,7 @@ class TableEnv:
         assert head.entry_setsum == _sum(log[position].summary.entry_setsum for position in log)
         for position in range(head.first_position, head.next_position):
             self.check_entry(Position(position))
-        assert manifests.violations(None, manifest) == []
+        assert manifest_invariants.violations(None, manifest) == []
         assert manifest.entry_setsum == self._logged(1, manifest.replay_after + 1)
         self._audit_generations(manifest)
         self._audit_published(region, head)
@@ -212,7 +212,7 @@ class TableEnv:
         needs = pin.regions[self.environment.id]
         found = self.environment.store.get(needs.manifest_key)
         assert found is not None, f"the manifest of {pin.name} is missing"
-        manifest = manifests.decode(found.body, key=needs.manifest_key)
+        manifest = manifest_codec.decode(found.body, key=needs.manifest_key)
         for one in manifest.generations:
             if needs.needs(one.generation):
                 self._check_generation(one.path)

@@ -37,6 +37,7 @@ from lancelsm.common.setsum import Setsum
 from lancelsm.errors import Ambiguous, Contended, Fenced, Invalid, LsmError, Unavailable
 from lancelsm.objects import Body, ETag, PreconditionFailed, Written
 from lancelsm.region import manifest as manifests
+from lancelsm.region import manifest_invariants
 from lancelsm.region.catalog import Region, TableContext
 from lancelsm.region.compare_and_swap import CommittedManifest, commit, load
 from lancelsm.region.head import Head
@@ -241,7 +242,7 @@ class Environment:
             published = load(region, published_manifest(self.id, version))
             assert published is not None, f"manifest {version} is not published, {head.manifest_version} is committed"
             assert published.body == self.manifest_bodies[version]
-            assert manifests.violations(older, published.manifest) == []
+            assert manifest_invariants.violations(older, published.manifest) == []
             if older is None or published.manifest.collector_round > older.collector_round:
                 tags.append(published.manifest.collector_key)
             older = published.manifest

@@ -21,7 +21,7 @@ from lancelsm.dataset.generation import check_generation
 from lancelsm.dataset.merged_generations import read_markers
 from lancelsm.errors import Ambiguous
 from lancelsm.record.schema import TableSchema
-from lancelsm.region import manifest as manifests
+from lancelsm.region import manifest_invariants
 from lancelsm.region.catalog import Region, regions
 from lancelsm.region.compare_and_swap import load
 from lancelsm.region.handle import open_table
@@ -78,7 +78,7 @@ def _audit_region(environment: TableEnvironment, region: Region, schema: TableSc
             assert version == head.manifest_version, f"manifest {version} of {head.manifest_version} is missing"
             published = load(region, head.manifest_key)
         assert published is not None
-        assert manifests.violations(older, published.manifest) == []
+        assert manifest_invariants.violations(older, published.manifest) == []
         older = published.manifest
     assert older is not None
     folded = [e for e in log.entries if e.summary.position <= older.replay_after]

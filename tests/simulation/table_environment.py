@@ -28,7 +28,7 @@ from lancelsm.dataset.native import translated
 from lancelsm.errors import Contended, LsmError
 from lancelsm.objects.filesystem import LocalStore
 from lancelsm.region import head as heads
-from lancelsm.region import manifest as manifests
+from lancelsm.region import manifest_codec
 from lancelsm.region.handle import Ports, open_table
 from lancelsm.region.lease import LEASE_SECONDS
 from lancelsm.registry import Fields, Record, SwapApplied, SwapLost
@@ -203,7 +203,7 @@ class TableEnvironment:
         for region, head in self.heads().items():
             found = self.store.get(head["manifest_key"])
             assert found is not None
-            reached = manifests.decode(found.body, key=head["manifest_key"]).replay_after
+            reached = manifest_codec.decode(found.body, key=head["manifest_key"]).replay_after
             assert reached >= ends[self.sides[region]], f"{process} flushed {region} through {reached}, not {ends}"
 
     def compact(self, process: str) -> None:

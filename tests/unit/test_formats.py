@@ -18,7 +18,7 @@ from lancelsm.gc import lists
 from lancelsm.gc.lists import Round
 from lancelsm.generated.lancelsm.v1 import manifest_pb2, round_pb2
 from lancelsm.region import head as heads
-from lancelsm.region import manifest as manifests
+from lancelsm.region import manifest_codec
 from lancelsm.stack.delivery.quarantine import read_dead_letter
 from tests.simulation.deployment import Deployment
 from tests.unit.tables import create, row
@@ -64,7 +64,7 @@ def test_a_head_and_a_manifest_with_old_sums_are_refused(tmp_path: Path) -> None
     with pytest.raises(Invalid, match=f"the head {OLD}"):
         heads.from_record(heads.to_record(head) | {"format": 1, "entry_setsum": "00" * 32})
     with pytest.raises(Invalid, match=f"the manifest {OLD}") as raised:
-        manifests.decode(message.SerializeToString(), key="k")
+        manifest_codec.decode(message.SerializeToString(), key="k")
     assert raised.value.where == {"object": "k"}
 
 

@@ -12,8 +12,10 @@ from lancelsm.errors import Corrupt, Invalid
 from lancelsm.generated.lance import table_pb2 as lance
 from lancelsm.generated.lancelsm.v1 import manifest_pb2 as pb
 from lancelsm.region import manifest as manifests
+from lancelsm.region import manifest_codec
 from lancelsm.region.head import LogTotals
-from lancelsm.region.manifest import FlushedGeneration, FlushedRange, Manifest, Superseded, violations
+from lancelsm.region.manifest import FlushedGeneration, FlushedRange, Manifest, Superseded
+from lancelsm.region.manifest_invariants import violations
 
 REGION = RegionId("d00cc65e-1b58-41a4-a929-5096334c8657")
 FIRST = Manifest(region=REGION, spec_id=1, values=(("bucket", b"\3\0\0\0"),), version=Version(1), epoch=Epoch(1))
@@ -59,7 +61,7 @@ def test_sums_of_files_survive_encoding_whether_present_or_absent():
     summed = replace(known, folded=replace(known.folded, **made))
 
     for manifest in (SECOND, replace(SECOND, generations=(summed,))):
-        assert manifests.decode(manifests.encode(manifest), key="manifest") == manifest
+        assert manifest_codec.decode(manifest_codec.encode(manifest), key="manifest") == manifest
 
 
 def test_a_flush_moves_the_replay_point_to_its_last_entry():
@@ -183,8 +185,8 @@ def test_a_compaction_replaces_neighbours_by_a_generation_of_all_their_numbers_a
     assert (made.numbers, made.folded.first, made.folded.last) == (range(1, 3), 1, 9)
     assert (COMPACTED.compactions, COMPACTED.current_generation, COMPACTED.replay_after) == (1, 3, 9)
     assert violations(THIRD, COMPACTED) == []
-    assert manifests.decode(manifests.encode(COMPACTED), key="k") == COMPACTED
-    assert [pb.Manifest.FromString(manifests.encode(one)).format for one in (THIRD, COMPACTED)] == [2, 4]
+    assert manifest_codec.decode(manifest_codec.encode(COMPACTED), key="k") == COMPACTED
+    assert [pb.Manifest.FromString(manifest_codec.encode(one)).format for one in (THIRD, COMPACTED)] == [2, 4]
     assert violations(COMPACTED, flush(COMPACTED, 12)) == []
     later = collect(COMPACTED, paths=("cccccccc_gen_2",), compactions=1, first_position=10)
     assert violations(COMPACTED, replace(later, version=Version(5))) == []
@@ -343,9 +345,9 @@ FULL = replace(
 
 @pytest.mark.parametrize("manifest", [FIRST, SECOND, FULL], ids=["first", "second", "full"])
 def test_a_manifest_survives_encoding(manifest):
-    body = manifests.encode(manifest)
-    assert manifests.decode(body, key="k") == manifest
-    assert not manifests.written_by_lance(body)
+    body = manifest_codec.encode(manifest)
+    assert manifest_codec.decode(body, key="k") == manifest
+    assert not manifest_codec.written_by_lance(body)
 
 
 def test_every_field_is_encoded():
@@ -353,16 +355,16 @@ def test_every_field_is_encoded():
     for field in fields(Manifest):
         if getattr(FULL, field.name) != getattr(blank, field.name):
             changed = replace(blank, **{field.name: getattr(FULL, field.name)})
-            assert manifests.decode(manifests.encode(changed), key="k") == changed, field.name
+            assert manifest_codec.decode(manifest_codec.encode(changed), key="k") == changed, field.name
 
 
 def test_equal_manifests_have_equal_bytes_in_any_order_of_applied_sequences():
     turned = replace(FULL, applied_sequences={"b": "2", "a": "1"})
-    assert manifests.encode(turned) == manifests.encode(FULL)
+    assert manifest_codec.encode(turned) == manifest_codec.encode(FULL)
 
 
 def test_lance_decodes_our_manifest_field_by_field():
-    message = lance.ShardManifest.FromString(manifests.encode(FULL))
+    message = lance.ShardManifest.FromString(manifest_codec.encode(FULL))
     assert (
         message.version,
         message.writer_epoch,
@@ -378,8 +380,8 @@ def test_lance_decodes_our_manifest_field_by_field():
 def test_a_manifest_that_lance_wrote_has_zero_sums_and_the_floor_one():
     message = pb.Manifest(version=4, writer_epoch=2, current_generation=2, shard_id=pb.Uuid(uuid=bytes(16)))
     message.generations.add(generation=1, path="aaaaaaaa_gen_1", physical_rows=3)
-    read = manifests.decode(message.SerializeToString(), key="k")
-    assert manifests.written_by_lance(message.SerializeToString())
+    read = manifest_codec.decode(message.SerializeToString(), key="k")
+    assert manifest_codec.written_by_lance(message.SerializeToString())
     assert (read.first_position, read.entry_setsum, read.replay_epoch) == (1, Setsum(), 0)
     assert read.generations == (FlushedGeneration(generation=Generation(1), path="aaaaaaaa_gen_1", rows=3, bytes=None),)
 
@@ -397,11 +399,11 @@ def test_a_manifest_that_lance_wrote_has_zero_sums_and_the_floor_one():
 )
 def test_bytes_that_are_not_a_manifest_are_corrupt_and_the_error_names_the_object(body):
     with pytest.raises(Corrupt, match="not a manifest") as raised:
-        manifests.decode(body, key="the key")
+        manifest_codec.decode(body, key="the key")
     assert raised.value.where == {"object": "the key"}
 
 
 def test_a_manifest_of_a_newer_release_is_invalid():
     message = pb.Manifest(shard_id=pb.Uuid(uuid=bytes(16)), format=5)
     with pytest.raises(Invalid, match=r"format 5, this release reads up to 4.*newer lancelsm"):
-        manifests.decode(message.SerializeToString(), key="k")
+        manifest_codec.decode(message.SerializeToString(), key="k")

@@ -19,7 +19,7 @@ from lancelsm.dataset import region_snapshots
 from lancelsm.dataset.base_table import MEM_WAL_INDEX, open_base
 from lancelsm.dataset.region_snapshots import read_region_snapshot
 from lancelsm.objects.filesystem import LocalStore
-from lancelsm.region.manifest import decode
+from lancelsm.region.manifest_codec import decode
 from lancelsm.table import Table
 from tests.simulation.faults import FakeClock, FaultPlan
 from tests.unit.tables import NEWEST, by_key, faulty, three_levels

@@ -19,7 +19,7 @@ from lancelsm.objects import Object
 from lancelsm.region.catalog import regions
 from lancelsm.region.compare_and_swap import newest
 from lancelsm.region.handle import open_configured
-from lancelsm.region.manifest import encode
+from lancelsm.region.manifest_codec import encode
 from lancelsm.scrub.table import scrub, scrub_location
 from lancelsm.table import Table
 from lancelsm.wal import entry as entries

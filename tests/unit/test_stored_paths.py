@@ -47,7 +47,7 @@ from lancelsm.gc import collect as collection
 from lancelsm.gc.lists import GarbageItem, GarbageKind, read_list
 from lancelsm.gc.scopes import scopes_of
 from lancelsm.objects.keys import is_key
-from lancelsm.region import manifest as manifests
+from lancelsm.region import manifest_codec
 from lancelsm.region.catalog import regions
 from lancelsm.region.compare_and_swap import newest
 from lancelsm.region.handle import TableHandle, open_table
@@ -232,10 +232,10 @@ def test_a_generation_is_a_directory_of_its_region_with_its_number(found: Manife
     numbered = own.rpartition("_")[0]
     wrong = [*paths(f"x/{own}"), "", f"{numbered}_9", f"../{own}"][number]
     broken = replace(found.generations[-1], path=wrong)
-    body = manifests.encode(replace(found, generations=(*found.generations[:-1], broken)))
+    body = manifest_codec.encode(replace(found, generations=(*found.generations[:-1], broken)))
 
     named(
-        lambda: manifests.decode(body, key="k"),
+        lambda: manifest_codec.decode(body, key="k"),
         field=f"generations[{broken.generation}].path",
         mentions=wrong.strip(),
         object="k",
@@ -246,9 +246,9 @@ def test_a_generation_is_a_directory_of_its_region_with_its_number(found: Manife
 def test_the_list_that_a_manifest_names_is_one_of_its_region(found: Manifest, number: int) -> None:
     own = round_list(found.region, 1, NONCE)
     wrong = [*paths(own)[:-1], round_list(None, 1, NONCE)][number]
-    body = manifests.encode(replace(found, collector_key=wrong))
+    body = manifest_codec.encode(replace(found, collector_key=wrong))
 
-    named(lambda: manifests.decode(body, key="k"), field="collector_key", mentions=wrong.strip(), object="k")
+    named(lambda: manifest_codec.decode(body, key="k"), field="collector_key", mentions=wrong.strip(), object="k")
 
 
 def test_a_head_whose_manifest_has_a_wrong_path_stops_the_region_and_nothing_is_read(table: Table) -> None:
@@ -257,7 +257,7 @@ def test_a_head_whose_manifest_has_a_wrong_path_stops_the_region_and_nothing_is_
     head, found = newest(region, region.head())
     outside = FlushedGeneration(generation=found.newest, path="../../../other", rows=1, bytes=1, folded=None)
     Path(table.uri, head.manifest_key).write_bytes(
-        manifests.encode(replace(found, generations=(*found.generations[:-1], outside)))
+        manifest_codec.encode(replace(found, generations=(*found.generations[:-1], outside)))
     )
 
     for use in (lambda: rows_of(table.uri), table.merge, lambda: table.collect(yes=True)):

@@ -33,7 +33,7 @@ from lancelsm.gc import verify
 from lancelsm.gc.lists import GarbageItem, GarbageKind, Round, read_list
 from lancelsm.gc.lists import encode as encode_list
 from lancelsm.gc.mark import Progress
-from lancelsm.region import manifest as manifests
+from lancelsm.region import manifest_codec
 from lancelsm.region.compare_and_swap import newest
 from lancelsm.region.manifest import Manifest
 from lancelsm.wal.entry import encode
@@ -241,7 +241,7 @@ def unbalanced() -> Verify:
 
 def rewrite(table_env: TableEnv, key: str, manifest: Manifest) -> None:
     table_env.environment.store.remove(key)
-    table_env.environment.store.create(key, manifests.encode(manifest))
+    table_env.environment.store.create(key, manifest_codec.encode(manifest))
 
 
 def whole_log() -> Verify:

@@ -27,7 +27,7 @@ from lancelsm.read.status import read_status
 from lancelsm.record.admission import check_columns
 from lancelsm.record.key import check_primary_key
 from lancelsm.region import config as configs
-from lancelsm.region import manifest as manifests
+from lancelsm.region import manifest_codec
 from lancelsm.region.catalog import Region, regions, with_heads
 from lancelsm.region.compare_and_swap import Staged, load, stage
 from lancelsm.region.config import Config
@@ -213,7 +213,7 @@ def _was_written_by_lance(region: Region, spec: RegionSpec | None) -> bool:
         return False
     if head is None:
         # Without a region spec, each shard may be a region of its own.
-        return manifests.written_by_lance(published.body) and not (spec and is_foreign(region, published))
+        return manifest_codec.written_by_lance(published.body) and not (spec and is_foreign(region, published))
     staged = load(region, head.manifest_key)
     ahead = published.manifest.version - head.manifest_version
     return ahead > 0 or (ahead == 0 and staged is not None and staged.body != published.body)

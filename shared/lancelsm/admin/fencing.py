@@ -9,7 +9,7 @@ from lancelsm.admin.rebuild import newest_published
 from lancelsm.common.layout import Epoch, Position, Version, published_manifest, wal_entry
 from lancelsm.errors import Contended, Corrupt
 from lancelsm.objects import PreconditionFailed, Written
-from lancelsm.region import manifest as manifests
+from lancelsm.region import manifest_codec
 from lancelsm.region.catalog import Region
 from lancelsm.region.compare_and_swap import Staged
 from lancelsm.region.manifest import Manifest
@@ -32,13 +32,13 @@ def fence_lance(region: Region, claimed: Callable[[Staged], Manifest]) -> Staged
         found = newest_published(region)
         if found is None:
             raise Corrupt("the region has no manifest", **region.where)
-        if manifests.written_by_lance(found.body):
+        if manifest_codec.written_by_lance(found.body):
             manifest = replace(
                 claimed(found),
                 version=Version(found.manifest.version + 1),
                 epoch=Epoch(found.manifest.epoch + 1),  # guard: writer of Lance is fenced
             )
-            key, body = published_manifest(region.id, manifest.version), manifests.encode(manifest)
+            key, body = published_manifest(region.id, manifest.version), manifest_codec.encode(manifest)
             if not isinstance(region.context.objects.create(key, body), Written):
                 continue  # the next attempt finds ours, or that of a faster writer
             found = Staged(key=key, manifest=manifest, body=body)

@@ -38,7 +38,7 @@ from lancelsm.errors import Contended, Corrupt, Invalid, error_context
 from lancelsm.objects import Written
 from lancelsm.record.key import key_column, newest
 from lancelsm.record.schema import TOMBSTONE, TableSchema
-from lancelsm.region import manifest as manifests
+from lancelsm.region import manifest_codec
 from lancelsm.region.catalog import Region, regions
 from lancelsm.region.handle import TableHandle, WriteTarget
 from lancelsm.region.head import Head
@@ -318,7 +318,7 @@ def _drain(shard: ForeignShard, rows: _ShardRows) -> bool:
         last_seen=max(rows.end, before.last_seen),
         first_position=Position(rows.end + 1),
     )
-    body = manifests.encode(after)
+    body = manifest_codec.encode(after)
     key = published_manifest(region.id, after.version)
     outcome = region.context.objects.create(key, body)
     if isinstance(outcome, Written):

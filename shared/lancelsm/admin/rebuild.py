@@ -30,7 +30,7 @@ from lancelsm.common.layout import (
 )
 from lancelsm.errors import Contended, Corrupt, Unavailable
 from lancelsm.region import head as heads
-from lancelsm.region import manifest as manifests
+from lancelsm.region import manifest_codec
 from lancelsm.region.catalog import Region, TableContext, region_from_record
 from lancelsm.region.compare_and_swap import Staged, load, publish, stage
 from lancelsm.region.handle import TableHandle, add_table_to_catalog, check_base
@@ -182,7 +182,7 @@ def _write(region: Region, head: Head) -> Head:
 
 def _with_spans(region: Region, newest: Staged) -> Manifest | None:
     """Return the manifest after one of Lance's writer that lost the spans of compacted generations; else None."""
-    if not manifests.written_by_lance(newest.body):
+    if not manifest_codec.written_by_lance(newest.body):
         return None
     own = newest_own_manifest(region, newest)
     generations = with_spans(newest.manifest.generations, own.generations if own else ())
@@ -239,7 +239,7 @@ def _is_foreign(handle: TableHandle, identity: RegionId) -> bool:
         if not listed and newest is not None and handle.config.regions is not None and is_foreign(probe, newest):
             return True
         first = load(probe, published_manifest(identity, Version(1)))
-        if first is None or manifests.written_by_lance(first.body):
+        if first is None or manifest_codec.written_by_lance(first.body):
             return False
         manifest = first.manifest
         values = _values(handle, manifest)

@@ -22,7 +22,7 @@ from lancelsm.gc.mark import Progress
 from lancelsm.gc.survey import contended_if_overtaken
 from lancelsm.history.pin_records import Pin
 from lancelsm.region import head as heads
-from lancelsm.region import manifest as manifests
+from lancelsm.region import manifest_codec
 from lancelsm.region.catalog import Region
 from lancelsm.region.head import Head
 from lancelsm.region.manifest import Manifest
@@ -53,7 +53,7 @@ def verify_region(region: Region, key: str, *, pins: Sequence[Pin], progress: Pr
     named = context.objects.get(head.manifest_key)
     if named is None:
         raise Contended("the manifest was replaced meanwhile", remedy="Verify again", **region.where)
-    manifest = manifests.decode(named.body, key=head.manifest_key)
+    manifest = manifest_codec.decode(named.body, key=head.manifest_key)
     if manifest.collector_key == key:
         return  # already verified and committed
     if (

@@ -23,6 +23,7 @@ from lancelsm.errors import Corrupt, Invalid
 from lancelsm.read.view import RegionView, View, mismatch, region_view
 from lancelsm.region import head as heads
 from lancelsm.region import manifest as manifests
+from lancelsm.region import manifest_codec
 from lancelsm.region.catalog import Region, TableContext, catalog_record, region_from_record
 from lancelsm.region.head import Head
 from lancelsm.region.manifest import Manifest
@@ -110,7 +111,7 @@ def snapshot_rows(regions: Sequence[RegionAt], base: BaseTable, spec: RegionSpec
             for name, kind in kinds.items()
         },
         _HEAD: pa.array([json.dumps(heads.to_record(one.head)) for one in regions], pa.string()),
-        _MANIFEST: pa.array([manifests.encode(one) for one in pending], pa.binary()),
+        _MANIFEST: pa.array([manifest_codec.encode(one) for one in pending], pa.binary()),
         _CATALOG: pa.array([json.dumps(catalog_record(one.region)) for one in regions], pa.string()),
     }
     return pa.table(columns)
@@ -121,7 +122,7 @@ def _decoded(context: TableContext, row: dict[str, Any]) -> RegionAt:
     return RegionAt(
         region=region_from_record(context, name, parse_json(row[_CATALOG])),
         head=heads.from_record(parse_json(row[_HEAD])),
-        manifest=manifests.decode(row[_MANIFEST], key=name),
+        manifest=manifest_codec.decode(row[_MANIFEST], key=name),
     )
 
 

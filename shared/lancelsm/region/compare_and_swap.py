@@ -19,6 +19,7 @@ from lancelsm.errors import Ambiguous, Contended, Corrupt, Invalid, LsmError, Un
 from lancelsm.objects import put_once
 from lancelsm.region import head as heads
 from lancelsm.region import manifest as manifests
+from lancelsm.region import manifest_codec, manifest_invariants
 from lancelsm.region.catalog import Region
 from lancelsm.region.head import Head
 from lancelsm.region.manifest import Manifest, Superseded
@@ -112,7 +113,7 @@ def load(region: Region, key: str) -> Staged | None:
     if found is None:
         return None
     with error_context(**region.where):
-        manifest = manifests.decode(found.body, key=key)
+        manifest = manifest_codec.decode(found.body, key=key)
     if manifest.region != region.id:
         raise Corrupt(f"the manifest belongs to region {manifest.region}", **region.where, object=key)
     return Staged(key=key, manifest=manifest, body=found.body)
@@ -142,11 +143,11 @@ def stage(
         Corrupt: the manifest breaks an invariant.
         Unavailable: the store did not answer.
     """
-    broken = manifests.violations(after, manifest)
+    broken = manifest_invariants.violations(after, manifest)
     if broken:  # guard: manifest breaks no invariant
         raise Corrupt(f"manifest {manifest.version} would break invariants: {'; '.join(broken)}", **region.where)
     key = staged_manifest(region.id, manifest.version, region.context.ids.nonce())
-    body = manifests.encode(manifest) if body is None else body
+    body = manifest_codec.encode(manifest) if body is None else body
     if put_once(region.context.objects, key, body, attempts=budget.attempts()) is None:
         raise Unavailable("the manifest could not be staged", remedy="Retry", **region.where, object=key)
     return Staged(key=key, manifest=manifest, body=body)

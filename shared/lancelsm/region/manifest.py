@@ -1,56 +1,34 @@
 """The manifest of a region: its generations, and the position up to which the log was flushed into them.
 
-A manifest is an immutable value. Each change is a pure function below, and `violations` checks the invariants. Its
-bytes are Lance's ShardManifest with additional fields numbered from 1000 (proto/lancelsm/v1/manifest.proto), so that
-Lance can read them.
+A manifest is an immutable value, and each change of it is a pure function below. `manifest_invariants` checks what
+always holds, and `manifest_codec` has the bytes.
 """
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from lancelsm.common.formats import check_format
 from lancelsm.common.layout import (
     Epoch,
     Generation,
     Position,
     RegionId,
     Version,
-    generation_number,
-    is_round_list,
 )
 from lancelsm.common.setsum import Setsum
-from lancelsm.errors import Contended, Corrupt
+from lancelsm.errors import Contended
 from lancelsm.region.head import LogTotals
 
-if TYPE_CHECKING:  # an append reads no manifest, and protobuf is slow to load
-    from lancelsm.generated.lancelsm.v1 import manifest_pb2 as pb
+if TYPE_CHECKING:
     from lancelsm.record.key_bounds import Bounds
 
-FORMAT = 4  # of a region with compacted generations: earlier releases would miss numbers
-_WITHOUT_COMPACTIONS = 3  # of a manifest with indexes: earlier releases flush without them
-_WITHOUT_INDEXES = 2
 _SPANS_IN_HEAD = 16
 _NO_POSITION = Position(0)  # before the first entry
 _FIRST_POSITION = Position(1)
 _FIRST_GENERATION = Generation(1)
 _NO_EPOCH = Epoch(0)
-_NEVER_DECREASE = (
-    "epoch",
-    "replay_epoch",
-    "replay_after",
-    "current_generation",
-    "first_position",
-    "wal_rows",
-    "wal_bytes",
-    "collector_round",
-    "index_number",
-    "compactions",
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,6 +91,11 @@ class FlushedGeneration:
     indexes: GenerationIndexes | None = None  # None: it has no index that readers may rely on
     keys: GenerationKeys | None = None  # None: it may have any key; Lance or an earlier release flushed it
     first_number: Generation | None = None  # None: a flush wrote it
+
+    @property
+    def index_number(self) -> int:
+        """The number of the list of indexes that it has; 0 if it has none."""
+        return 0 if self.indexes is None else self.indexes.number
 
     @property
     def numbers(self) -> range:
@@ -335,14 +318,10 @@ def with_indexes(manifest: Manifest, *, path: str, indexes: GenerationIndexes) -
     if not any(g.path == path for g in manifest.generations):
         return Superseded(why=f"generation {path} was collected")
     changed = tuple(
-        replace(g, indexes=indexes) if g.path == path and _number(g) < indexes.number else g
+        replace(g, indexes=indexes) if g.path == path and g.index_number < indexes.number else g
         for g in manifest.generations
     )
     return manifest if changed == manifest.generations else replace(manifest, generations=changed)
-
-
-def _number(generation: FlushedGeneration) -> int:
-    return 0 if generation.indexes is None else generation.indexes.number
 
 
 def with_epoch(manifest: Manifest, *, epoch: Epoch, last_seen: Position) -> Manifest:
@@ -426,263 +405,3 @@ def above(manifest: Manifest, counter: Generation) -> Manifest:
         collected_entries=sum((f.entry_setsum for f in folded), start=manifest.collected_entries),
         collected_rows=sum((f.row_setsum for f in folded), start=manifest.collected_rows),
     )
-
-
-def violations(old: Manifest | None, new: Manifest) -> list[str]:
-    """Return the invariants that `new` breaks, as text; empty if it may follow `old` (None: it is the first one)."""
-    return [*_inner_violations(new), *(_step_violations(old, new) if old else [])]
-
-
-def _inner_violations(m: Manifest) -> list[str]:
-    broken = []
-    numbers = [g.generation for g in m.generations]
-    spans = [g.numbers for g in m.generations]
-    if spans and [span.stop for span in spans] != [*(span.start for span in spans[1:]), m.current_generation]:
-        broken.append(f"generations {numbers} are not contiguous up to {m.current_generation - 1}")
-    broken += [
-        f"generation {g.generation} has the empty range {g.folded.first}..{g.folded.last}"
-        for g in m.generations
-        if g.folded and g.folded.last < g.folded.first
-    ]
-    for a, b in pairwise(m.generations):
-        if a.folded and b.folded and b.folded.first != a.folded.last + 1:
-            broken.append(
-                f"generation {b.generation} starts at {b.folded.first}, the one before ends at {a.folded.last}"
-            )
-    if m.generations:
-        end = m.generations[-1].folded
-        if end and end.last != m.replay_after:
-            broken.append(f"the newest generation ends at {end.last}, but the replay point is {m.replay_after}")
-    sums = [g.folded.entry_setsum for g in m.generations if g.folded]
-    if len(sums) == len(m.generations) and sum(sums, start=m.collected_entries) != m.entry_setsum:
-        broken.append("the sums of listed and collected generations do not add up to the sum at the replay point")
-    if m.first_position > m.replay_after + 1:
-        broken.append(f"the floor {m.first_position} is above the replay point {m.replay_after}")
-    return broken
-
-
-def _step_violations(old: Manifest, new: Manifest) -> list[str]:
-    broken = []
-    if (new.region, new.spec_id, new.values) != (old.region, old.spec_id, old.values):
-        broken.append("the manifest belongs to another region")
-    if new.version != old.version + 1:
-        broken.append(f"version {new.version} does not follow {old.version}")
-    broken += [
-        f"{name} decreases from {getattr(old, name)} to {getattr(new, name)}"
-        for name in _NEVER_DECREASE
-        if getattr(new, name) < getattr(old, name)
-    ]
-    if old.sealed and not new.sealed:
-        broken.append("a sealed region is opened again")
-    added = [g.folded.first for g in new.generations if g.generation >= old.current_generation and g.folded]
-    if added and added[0] != old.replay_after + 1:
-        broken.append(f"the next generation starts at {added[0]}, but the replay point was {old.replay_after}")
-    kept = {g.generation: g for g in new.generations}
-    oldest = new.generations[0].numbers.start if new.generations else new.current_generation
-    replaced = {part.path for g in new.generations for part in _parts(old, g)}
-    broken += [
-        f"generation {g.generation} was changed or is missing"
-        for g in old.generations
-        if g.generation >= oldest and g.path not in replaced and not _same_rows(g, kept.get(g.generation))
-    ]
-    return broken
-
-
-def _parts(old: Manifest, new: FlushedGeneration) -> list[FlushedGeneration]:
-    """Return the generations that a new one replaces; none if it does not have exactly their numbers and entries."""
-    parts = [g for g in old.generations if g.generation in new.numbers]
-    if len(parts) < 2 or new.folded is None or parts[0].numbers.start != new.numbers.start:
-        return []
-    ours = new.folded.first, new.folded.last, new.folded.entry_setsum
-    return parts if parts[-1].generation == new.generation and joined_range(parts) == ours else []
-
-
-def _same_rows(old: FlushedGeneration, new: FlushedGeneration | None) -> bool:
-    """Return whether a generation is the same, apart from indexes of a later list."""
-    if new is None or replace(new, indexes=old.indexes) != old:
-        return False
-    return new.indexes == old.indexes or _number(new) > _number(old)
-
-
-def encode(manifest: Manifest) -> bytes:
-    """Encode a manifest. Equal values give equal bytes."""
-    pb = _messages()
-    message = pb.Manifest(
-        version=manifest.version,
-        writer_epoch=manifest.epoch,
-        replay_after_wal_entry_position=manifest.replay_after,
-        wal_entry_position_last_seen=manifest.last_seen,
-        current_generation=manifest.current_generation,
-        generations=[_generation_message(g) for g in manifest.generations],
-        shard_spec_id=manifest.spec_id,
-        shard_id=pb.Uuid(uuid=uuid.UUID(manifest.region).bytes),
-        field_entries=[pb.FieldEntry(field_id=name, value=value) for name, value in manifest.values],
-        status=pb.SEALED if manifest.sealed else pb.ACTIVE,
-        format=_format(manifest),
-        first_position=manifest.first_position,
-        entry_setsum=manifest.entry_setsum.digest(),
-        wal_rows=manifest.wal_rows,
-        wal_bytes=manifest.wal_bytes,
-        source=dict(manifest.applied_sequences),
-        collected_entries=manifest.collected_entries.digest(),
-        collected_rows=manifest.collected_rows.digest(),
-        collector_round=manifest.collector_round,
-        collector_key=manifest.collector_key,
-        collector_setsum=manifest.collector_setsum.digest(),
-        collector_committed=manifest.collector_committed,
-        replay_epoch=manifest.replay_epoch,
-        index_number=manifest.index_number,
-        foreign=manifest.foreign,
-        compactions=manifest.compactions,
-    )
-    body: bytes = message.SerializeToString(deterministic=True)
-    return body
-
-
-def _format(manifest: Manifest) -> int:
-    """Return the lowest format that says all of this, so that earlier releases can read it where that is safe."""
-    if manifest.compactions:
-        return FORMAT
-    return _WITHOUT_COMPACTIONS if manifest.index_number else _WITHOUT_INDEXES
-
-
-def decode(body: bytes, *, key: str) -> Manifest:
-    """Decode a manifest. A manifest that Lance wrote has zero sums and the floor 1.
-
-    Raises:
-        Corrupt: the bytes are not a manifest.
-        Invalid: a newer release wrote it, or its sums are SHA3-256.
-    """
-    from google.protobuf.message import DecodeError  # noqa: PLC0415
-
-    try:
-        message = _messages().Manifest.FromString(body)
-        check_format(message.format, newest=FORMAT, what="manifest", object=key)
-        manifest = _manifest_value(message)
-    except (DecodeError, ValueError, Corrupt) as error:
-        raise Corrupt(f"not a manifest: {error}", object=key) from error
-    if (wrong := _wrong_path(manifest)) is not None:
-        raise Corrupt(f"the manifest names an object that is not its own: {wrong[1]}", object=key, field=wrong[0])
-    return manifest
-
-
-def written_by_lance(body: bytes) -> bool:
-    """Return whether Lance's own writer wrote these bytes, which then lack our format number."""
-    return not _messages().Manifest.FromString(body).format
-
-
-def _wrong_path(manifest: Manifest) -> tuple[str, str] | None:
-    """Return field and value of the first path that is not one of this region's own; None if all are."""
-    for g in manifest.generations:
-        if generation_number(g.path) != g.generation:
-            return f"generations[{g.generation}].path", g.path
-        if not g.numbers:
-            return f"generations[{g.generation}].first_number", str(g.first_number)
-    key = manifest.collector_key
-    return ("collector_key", key) if key and not is_round_list(key, manifest.region) else None
-
-
-def _manifest_value(message: pb.Manifest) -> Manifest:
-    return Manifest(
-        region=RegionId(str(uuid.UUID(bytes=message.shard_id.uuid))),
-        spec_id=message.shard_spec_id,
-        values=tuple((entry.field_id, entry.value) for entry in message.field_entries),
-        version=Version(message.version),
-        epoch=Epoch(message.writer_epoch),
-        replay_after=Position(message.replay_after_wal_entry_position),
-        last_seen=Position(message.wal_entry_position_last_seen),
-        current_generation=Generation(message.current_generation),
-        generations=tuple(_generation_value(g) for g in message.generations),
-        sealed=message.status == _messages().SEALED,
-        first_position=Position(message.first_position or 1),
-        entry_setsum=_sum(message.entry_setsum),
-        wal_rows=message.wal_rows,
-        wal_bytes=message.wal_bytes,
-        applied_sequences=dict(message.source),
-        collected_entries=_sum(message.collected_entries),
-        collected_rows=_sum(message.collected_rows),
-        collector_round=message.collector_round,
-        collector_key=message.collector_key,
-        collector_setsum=_sum(message.collector_setsum),
-        collector_committed=message.collector_committed,
-        replay_epoch=Epoch(message.replay_epoch),
-        index_number=message.index_number,
-        foreign=message.foreign,
-        compactions=message.compactions,
-    )
-
-
-def _generation_message(g: FlushedGeneration) -> pb.FlushedGeneration:
-    message: pb.FlushedGeneration = _messages().FlushedGeneration(
-        generation=g.generation, path=g.path, in_memory_bytes=g.bytes, physical_rows=g.rows
-    )
-    if g.folded:
-        message.first_position, message.last_position = g.folded.first, g.folded.last
-        message.entry_setsum = g.folded.entry_setsum.digest()
-        message.row_setsum = g.folded.row_setsum.digest()
-        if g.folded.file_setsum is not None:
-            message.file_setsum = g.folded.file_setsum.digest()
-        if g.folded.bloom_setsum is not None:
-            message.bloom_setsum = g.folded.bloom_setsum.digest()
-        message.key_index_setsums.extend(one.digest() for one in g.folded.key_index_setsums)
-    if g.indexes is not None:
-        message.index_number, message.index_version = g.indexes.number, g.indexes.version
-        message.index_setsum = g.indexes.setsum.digest()
-    if g.keys is not None:
-        for lower, upper in g.keys.bounds:
-            message.key_bounds.append(_messages().KeyBounds(lower=lower, upper=upper))
-        message.key_filter_blocks = g.keys.filter_blocks
-        message.key_filter_setsum = g.keys.filter_setsum.digest()
-        message.key_sum = g.keys.sum_at(g.path).digest()
-    if g.first_number is not None:
-        message.first_number = g.first_number
-    return message
-
-
-def _generation_value(message: pb.FlushedGeneration) -> FlushedGeneration:
-    folded = None
-    if message.last_position:
-        folded = FlushedRange(
-            first=Position(message.first_position),
-            last=Position(message.last_position),
-            entry_setsum=_sum(message.entry_setsum),
-            row_setsum=_sum(message.row_setsum),
-            file_setsum=_sum(message.file_setsum) if message.file_setsum else None,
-            bloom_setsum=_sum(message.bloom_setsum) if message.bloom_setsum else None,
-            key_index_setsums=tuple(_sum(one) for one in message.key_index_setsums),
-        )
-    return FlushedGeneration(
-        generation=Generation(message.generation),
-        path=message.path,
-        rows=message.physical_rows if message.HasField("physical_rows") else None,
-        bytes=message.in_memory_bytes if message.HasField("in_memory_bytes") else None,
-        folded=folded,
-        indexes=GenerationIndexes(
-            number=message.index_number, version=message.index_version, setsum=_sum(message.index_setsum)
-        )
-        if message.index_number
-        else None,
-        keys=_keys_value(message) if message.key_sum else None,
-        first_number=Generation(message.first_number) if message.first_number else None,
-    )
-
-
-def _keys_value(message: pb.FlushedGeneration) -> GenerationKeys:
-    keys = GenerationKeys(
-        bounds=tuple((one.lower, one.upper if one.HasField("upper") else None) for one in message.key_bounds),
-        filter_blocks=message.key_filter_blocks,
-        filter_setsum=_sum(message.key_filter_setsum),
-    )
-    if keys.sum_at(message.path) != _sum(message.key_sum):  # guard: recorded keys of a generation are as flushed
-        raise ValueError(f"what it records about the keys of generation {message.generation} is not what was flushed")
-    return keys
-
-
-def _messages() -> Any:
-    from lancelsm.generated.lancelsm.v1 import manifest_pb2  # noqa: PLC0415
-
-    return manifest_pb2
-
-
-def _sum(digest: bytes) -> Setsum:
-    return Setsum.from_digest(digest) if digest else Setsum()

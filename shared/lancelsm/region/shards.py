@@ -20,7 +20,7 @@ from lancelsm.common.layout import (
     published_version,
     wal_position,
 )
-from lancelsm.region import manifest as manifests
+from lancelsm.region import manifest_codec
 from lancelsm.region.catalog import Region, TableContext, regions
 from lancelsm.region.compare_and_swap import Staged, load
 from lancelsm.region.manifest import Manifest
@@ -95,7 +95,7 @@ def _foreign_shard(context: TableContext, shard: RegionId, listed: ShardListing)
     if own is not None and not own.foreign:
         return None  # of an earlier table at this location; or a region whose catalog record is lost
     after = Position(own.first_position - 1) if own else Position(0)
-    replaced = manifests.written_by_lance(newest.body)
+    replaced = manifest_codec.written_by_lance(newest.body)
     pending = newest.manifest.generations or any(position > after for position in listed.positions)
     return ForeignShard(region=region, newest=newest, after=after) if replaced or pending else None
 
@@ -109,7 +109,7 @@ def is_foreign(region: Region, newest: Staged) -> bool:
 def newest_own_manifest(region: Region, newest: Staged) -> Manifest | None:
     """Return the newest published manifest that lancelsm wrote; None if Lance's writer wrote all that are there."""
     found: Staged | None = newest
-    while found is not None and manifests.written_by_lance(found.body):
+    while found is not None and manifest_codec.written_by_lance(found.body):
         version = Version(found.manifest.version - 1)
         found = load(region, published_manifest(region.id, version)) if version else None
     return found.manifest if found else None

@@ -7,7 +7,7 @@ from itertools import pairwise
 
 from lancelsm.common.layout import Position
 from lancelsm.common.setsum import Setsum
-from lancelsm.region import manifest as manifests
+from lancelsm.region import manifest_invariants
 from lancelsm.region.head import Head, RegionState, Summary
 from lancelsm.region.manifest import Manifest
 
@@ -16,7 +16,7 @@ _SAME = ("first_position", "current_generation", "collector_round")
 
 def manifest_problems(manifest: Manifest) -> list[str]:
     """Return the violations of the invariants of a single manifest."""
-    return manifests.violations(None, manifest)
+    return manifest_invariants.violations(None, manifest)
 
 
 def head_problems(head: Head, manifest: Manifest) -> list[str]:

@@ -9,7 +9,7 @@ from lancelsm.common.json_text import parse_json
 from lancelsm.common.layout import Version, published_manifest, published_version, staged_version, version_hint
 from lancelsm.errors import Corrupt, Invalid
 from lancelsm.objects import Listed
-from lancelsm.region import manifest as manifests
+from lancelsm.region import manifest_codec
 from lancelsm.region.catalog import Region
 from lancelsm.region.head import Head
 from lancelsm.region.manifest import Manifest
@@ -33,7 +33,7 @@ class ManifestScrub:
         problem, manifest = "it is gone", None
         if found is not None:
             try:
-                manifest = manifests.decode(found.body, key=key)
+                manifest = manifest_codec.decode(found.body, key=key)
                 broken = manifest_problems(manifest)
                 if manifest.region != self.region.id:
                     broken.append(f"it is a manifest of region {manifest.region}")
@@ -105,7 +105,7 @@ class ManifestScrub:
             self._suspect(head.manifest_key, ObjectKind.STAGED, "it differs from the published manifest", head)
         else:
             try:
-                manifest = manifests.decode(found.body, key=key)
+                manifest = manifest_codec.decode(found.body, key=key)
                 matches = (manifest.region, manifest.version) == (self.region.id, version)
                 problem = "" if matches else f"it is version {manifest.version} of region {manifest.region}"
             except (Corrupt, Invalid) as error:

@@ -20,7 +20,7 @@ from lancelsm.common.setsum import Setsum
 from lancelsm.errors import Corrupt, Invalid, error_context
 from lancelsm.record.rowsum import row_setsum
 from lancelsm.record.schema import TOMBSTONE, TableSchema, conform
-from lancelsm.region import manifest as manifests
+from lancelsm.region import manifest_invariants
 from lancelsm.region.catalog import Region
 from lancelsm.region.manifest import Manifest
 from lancelsm.wal.entry import Entry, decode
@@ -198,7 +198,7 @@ def read_entry(region: Region, position: Position) -> Entry:
 
 def _check_consistent(region: Region, end: LogEnd, manifest: Manifest) -> None:
     """Raise `Corrupt` if the manifest does not add up, or if the log ends before its replay point."""
-    broken = manifests.violations(None, manifest)
+    broken = manifest_invariants.violations(None, manifest)
     last = end.next_position - 1
     if last < manifest.replay_after:
         broken.append(f"the log ends at {last}, before the replay point {manifest.replay_after}")
