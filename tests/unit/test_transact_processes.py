@@ -1,4 +1,4 @@
-"""Increments of threads and processes add up, also if processes are killed."""
+"""Increments of threads and processes add up, also if processes are killed; threads of one call don't mix regions."""
 
 from __future__ import annotations
 
@@ -6,11 +6,14 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from types import FrameType
+from typing import Any
 
 import pytest
 
 import lancelsm
 from lancelsm.table import Table
+from lancelsm.wal.region_writer import RegionWriters
 
 INCREMENTS = """
 import sys, lancelsm
@@ -84,3 +87,33 @@ def test_a_killed_process_neither_loses_an_acknowledged_increment_nor_doubles_on
     increment(table)  # it commits what a killed process put and did not commit
 
     assert 0 <= value(table) - (acknowledged + LEFT + 1) <= KILLED
+
+
+def test_regions_of_one_call_get_their_own_rows_at_any_switch_of_threads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = [{"id": 1, "n": 0}, {"id": 2, "n": 0}]
+    table = lancelsm.create(tmp_path / "table", rows, primary_key="id", regions="identity(id)")
+    append_all, together = RegionWriters.append_all, threading.Barrier(2)
+
+    def in_lockstep(frame: FrameType, event: str, _: Any) -> Any:
+        if event == "line":
+            together.wait(10)
+        return in_lockstep
+
+    def traced_append_all(writers: RegionWriters, parts: Any, *, next_draft: Any) -> Any:
+        def traced(*arguments: Any) -> Any:
+            before = sys.gettrace()
+            sys.settrace(lambda frame, *_: in_lockstep if frame.f_code is next_draft.__code__ else None)
+            try:
+                return next_draft(*arguments)
+            finally:
+                sys.settrace(before)
+
+        return append_all(writers, parts, next_draft=traced)
+
+    monkeypatch.setattr(RegionWriters, "append_all", traced_append_all)
+
+    table.transact([1, 2], lambda current: [{**one, "n": one["id"]} for one in current.to_pylist()])
+
+    assert table.scan().to_arrow().sort_by("id").to_pylist() == [{"id": 1, "n": 1}, {"id": 2, "n": 2}]

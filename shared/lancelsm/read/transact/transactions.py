@@ -88,8 +88,9 @@ class Transactions:
         def next_draft(region: Region, part: pa.Table) -> Callable[[Head], Draft | Head | None]:
             rows = self._rows_of_keys(region, part) if reads_rows else None
             unchanged = None if marks is None else Unchanged.of(marks, region, self._schema, part)
-            begun.append(Transaction(region, decide(part), rows=rows, unchanged=unchanged))
-            return begun[-1].draft_after
+            transaction = Transaction(region, decide(part), rows=rows, unchanged=unchanged)
+            begun.append(transaction)  # other threads append those of other regions
+            return transaction.draft_after
 
         done = self._append(given, next_draft=next_draft)
         return replace(done, skipped=sum(one.skipped for one in begun))
