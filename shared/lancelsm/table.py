@@ -48,6 +48,7 @@ from lancelsm.read.pruning.region_pruning import pruned_view, regions_for
 from lancelsm.read.result import Rows, with_first_batch
 from lancelsm.read.status import TableStatus, full_status
 from lancelsm.read.transact.conditional import UpsertOptions, check_options, decide_by
+from lancelsm.read.transact.edits import stored_edits
 from lancelsm.read.transact.read_token import RowsWithToken, decode_token, encode_token, mark_of
 from lancelsm.read.transact.transactions import Transactions
 from lancelsm.read.view import View
@@ -242,10 +243,10 @@ class Table:
                     field="atomic",
                 )
 
-            def call(current: pa.Table) -> Any:
+            def call(current: pa.Table) -> pa.Table:
                 self._in_function.active = True
                 try:
-                    return fn(current)
+                    return stored_edits(fn(current), self._schema)  # reads a generator to its end
                 finally:
                     self._in_function.active = False
 

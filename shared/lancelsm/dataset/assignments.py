@@ -120,7 +120,23 @@ def _converted(values: pa.Array, field: pa.Field) -> pa.Array:
 
 def _wide(kind: pa.DataType) -> pa.DataType:
     """Return the type in which Lance computes: its arithmetic with narrow integers would wrap around silently."""
-    return pa.int64() if pa.types.is_integer(kind) and kind.bit_width < 64 else kind
+    if pa.types.is_integer(kind):
+        return pa.int64() if kind.bit_width < 64 else kind
+    if pa.types.is_dictionary(kind):
+        return _wide(kind.value_type) if pa.types.is_integer(kind.value_type) else kind
+    if pa.types.is_struct(kind):
+        return pa.struct([_wide_field(field) for field in kind])
+    if pa.types.is_map(kind):
+        return pa.map_(_wide_field(kind.key_field), _wide_field(kind.item_field), keys_sorted=kind.keys_sorted)
+    if pa.types.is_fixed_size_list(kind):
+        return pa.list_(_wide_field(kind.value_field), kind.list_size)
+    if pa.types.is_large_list(kind):
+        return pa.large_list(_wide_field(kind.value_field))
+    return pa.list_(_wide_field(kind.value_field)) if pa.types.is_list(kind) else kind
+
+
+def _wide_field(field: pa.Field) -> pa.Field:
+    return field.with_type(_wide(field.type))
 
 
 def _refused(name: str, text: str, why: str, table: str) -> Invalid:

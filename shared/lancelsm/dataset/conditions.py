@@ -9,6 +9,7 @@ where Lance does not.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -97,7 +98,10 @@ def checked_sql(text: str, *, field: pa.Field, columns: pa.Schema, table: str) -
     solid = [token for token in tokens if token.kind is not Kind.SPACE]
     literal = _literal(solid, 0)
     if literal is not None and literal[1] == len(solid):
-        sql = _cast("".join(token.text for token in solid), field, text, solid[0].start, table)
+        value = "".join(token.text for token in solid)
+        sql = _cast(value, field, text, solid[0].start, table)
+        if pa.types.is_floating(field.type) and not value.startswith("'") and _overflows(value, field.type):
+            raise _no_value(value, field, text, solid[0].start, table)
         if sql is not None:
             return f"({sql})"
     return _wrapped(_with_casts(tokens, columns, table))
@@ -266,15 +270,23 @@ def _cast(literal: str, field: pa.Field, text: str, start: int, table: str) -> s
             given = literal[1:-1].replace("''", "'") if is_text else Decimal(literal)
             value = json_column([given], pa.field(field.name, kind))
     except (Invalid, ValueError, ArithmeticError, pa.ArrowInvalid) as error:
-        raise Invalid(
-            f"the condition {text!r} can't be applied: position {start + 1}: {literal:.80} is not a value of column "
-            f"{field.name!r} of type {kind}",
-            remedy="Write the value as rows in JSON have it, without more digits than the column has",
-            redacted="a value in a condition is not one of its column's type",
-            table=table,
-            field=field.name,
-        ) from error
+        raise _no_value(literal, field, text, start, table) from error
     return literals(value)[0]
+
+
+def _overflows(number: str, kind: pa.DataType) -> bool:
+    return math.isinf(pa.array([float(number)], pa.float64()).cast(kind)[0].as_py())
+
+
+def _no_value(literal: str, field: pa.Field, text: str, start: int, table: str) -> Invalid:
+    return Invalid(
+        f"the condition {text!r} can't be applied: position {start + 1}: {literal:.80} is not a value of column "
+        f"{field.name!r} of type {field.type}",
+        remedy="Write the value as rows in JSON have it, without more digits than the column has",
+        redacted="a value in a condition is not one of its column's type",
+        table=table,
+        field=field.name,
+    )
 
 
 def _wrapped(tokens: Sequence[Token]) -> str:

@@ -31,6 +31,7 @@ _LISTS: Final = (
     pa.types.is_list_view,
     pa.types.is_large_list_view,
 )
+_NESTED: Final = ((pa.types.is_struct,), (pa.types.is_map,), _LISTS)
 _TEXT: Final = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)
 _BINARY: Final = (
     pa.types.is_binary,
@@ -117,6 +118,9 @@ def as_type(array: pa.Array, kind: pa.DataType) -> pa.Array:
         return _as_dictionary(array, kind)
     if pa.types.is_dictionary(given):
         array = _decoded(array)
+    nested = next((one for one in _NESTED if is_any(kind, one)), None)
+    if nested is not None and not is_any(array.type, nested):
+        raise pa.ArrowInvalid(f"{array.type} can't be cast to {kind}")
     if pa.types.is_struct(kind):
         return _as_struct(array, kind)
     if pa.types.is_map(kind):
@@ -270,8 +274,11 @@ def _decoded(array: pa.DictionaryArray) -> pa.Array:
 
 
 def _as_struct(array: pa.StructArray, kind: pa.StructType) -> pa.StructArray:
+    given, wanted = ([field.name for field in one] for one in (array.type, kind))
+    if sorted(given) != sorted(wanted):
+        raise pa.ArrowInvalid(f"a struct has the fields {', '.join(given)}, not {', '.join(wanted)}")
     null = array.is_null()
-    flat = dict(zip((field.name for field in array.type), array.flatten(), strict=True))  # null below a null struct
+    flat = dict(zip(given, array.flatten(), strict=True))  # null below a null struct
     arrays = []
     for field in kind:
         child = as_type(flat[field.name], field.type)

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from lancelsm.errors import Invalid
 from lancelsm.read.transact import rules
-from lancelsm.read.transact.edits import check_asked, stored_edits
+from lancelsm.read.transact.edits import check_asked
 from lancelsm.read.transact.transaction import Decide, Decision
 from lancelsm.record.key import key_column
 from lancelsm.record.schema import TableSchema
@@ -68,10 +67,13 @@ def check_options(
             )
 
 
-def decide_by(fn: Callable[[pa.Table], Any], schema: TableSchema, *, asked: pa.Table) -> Callable[[pa.Table], Decide]:
+def decide_by(
+    fn: Callable[[pa.Table], pa.Table], schema: TableSchema, *, asked: pa.Table
+) -> Callable[[pa.Table], Decide]:
     """Return, for the keys of one region, the decision of the function of a transaction.
 
     Args:
+        fn: returns changes in stored form, see `stored_edits`.
         asked: all keys of the transaction. The function may return rows of all of them. Each region takes its own.
     """
 
@@ -79,7 +81,7 @@ def decide_by(fn: Callable[[pa.Table], Any], schema: TableSchema, *, asked: pa.T
         own = key_column(keys, schema.primary_key)
 
         def decision(current: pa.Table) -> Decision:
-            rows = stored_edits(fn(current), schema)
+            rows = fn(current)
             check_asked(rows, asked, schema)  # guard: transaction writes only keys that it read
             return Decision(rows=rows.filter(pc.is_in(key_column(rows, schema.primary_key), value_set=own)))
 
