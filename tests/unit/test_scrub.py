@@ -182,6 +182,20 @@ def test_intact_indexes_of_every_kind_have_no_problem_and_damaged_ones_are_named
         path.write_bytes(content)
 
 
+def test_an_index_of_vectors_over_no_rows_has_no_files_and_one_over_rows_lacks_them(tmp_path: Path) -> None:
+    columns = pa.schema([pa.field("id", pa.int64()), pa.field("vector", pa.list_(pa.float32(), 8))])
+    table = create(tmp_path, columns)
+    table.create_index("vector", kind="IVF_SQ", num_partitions=1)
+    assert table.scrub().problems == ()
+
+    table.upsert([{"id": key, "vector": [float(key)] * 8} for key in range(4)])
+    table.run(engine="inprocess")
+    assert table.scrub().problems == ()
+    (directory,) = (tmp_path / "table" / "_indices").iterdir()
+    shutil.rmtree(directory)
+    assert "index vector_idx has no files" in {one.problem for one in table.scrub().problems}
+
+
 def test_an_index_file_of_an_old_release_of_lance_is_not_read(tmp_path: Path) -> None:
     table = create(tmp_path, pa.table({"id": [1, 2]}))
     lance.dataset(table.uri).create_scalar_index("id", "BTREE")
