@@ -74,6 +74,19 @@ def test_upserts_and_deletes_are_one_entry_per_region(tmp_path: Path) -> None:
     assert rows_of(table) == [row(3, 7), *map(row, range(4, 8)), row(9, 7)]
 
 
+def test_a_key_of_several_columns_is_changed_with_and_without_deletes(tmp_path: Path) -> None:
+    columns = pa.schema([("a", pa.string()), ("b", pa.int32()), ("n", pa.int64())])
+    table = lancelsm.create(tmp_path / "table", columns, primary_key=["a", "b"])
+    table.upsert([{"a": "x", "b": 1, "n": 0}, {"a": "y", "b": 1, "n": 0}])
+
+    table.transact([("x", 1), ("y", 1)], lambda current: [{**one, "n": one["n"] + 1} for one in current.to_pylist()])
+    table.transact(("x", 1), lambda current: Edits(upserts=[{"a": "x", "b": 1, "n": 5}]))
+    table.transact(("y", 1), lambda current: Edits(deletes=("y", 1)))
+
+    assert table.scan().to_arrow().to_pylist() == [{"a": "x", "b": 1, "n": 5}]
+    assert (table.delete(()).rows, table.get(()).num_rows, table.transact((), lambda current: None).rows) == (0, 0, 0)
+
+
 @pytest.mark.parametrize("nothing", [None, [], Edits()], ids=repr)
 def test_no_change_writes_nothing(tmp_path: Path, nothing: Any) -> None:
     table = make(tmp_path, row(1))

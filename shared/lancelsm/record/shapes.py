@@ -52,7 +52,7 @@ def key_rows(keys: Any, names: Sequence[str]) -> Any:
         return keys
     if not is_sequence(keys):
         return [keys] if keys is None else _one_column([keys], names)
-    if isinstance(keys, tuple) and len(names) > 1 and not any(isinstance(one, Mapping | tuple | list) for one in keys):
+    if isinstance(keys, tuple) and keys and len(names) > 1 and not any(map(_is_key, keys)):
         keys = [keys]
     values = listed(keys)
     if not values or isinstance(values[0], Mapping):
@@ -67,6 +67,10 @@ def key_rows(keys: Any, names: Sequence[str]) -> Any:
                 row=row,
             )
     return {name: [value[at] for value in values] for at, name in enumerate(names)}
+
+
+def _is_key(value: Any) -> bool:
+    return isinstance(value, Mapping | tuple | list)
 
 
 def is_sequence(value: Any) -> bool:
