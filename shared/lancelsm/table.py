@@ -49,7 +49,7 @@ from lancelsm.read.result import Rows, with_first_batch
 from lancelsm.read.status import TableStatus, full_status
 from lancelsm.read.transact.conditional import UpsertOptions, check_options, decide_by
 from lancelsm.read.transact.edits import stored_edits
-from lancelsm.read.transact.read_token import RowsWithToken, decode_token, encode_token, mark_of
+from lancelsm.read.transact.read_token import RowsWithToken, decode_token, encode_token, point_of
 from lancelsm.read.transact.transactions import Transactions
 from lancelsm.read.view import View
 from lancelsm.read.view_cache import ListRegions, Select, ViewCache
@@ -194,9 +194,9 @@ class Table:
                 rows = upserts(data, schema=self._schema, on_duplicate=on_duplicate)
             check_options(self._schema, if_absent=if_absent, if_newer=if_newer, if_unchanged=if_unchanged, names=names)
             options = UpsertOptions(if_absent=if_absent, if_newer=if_newer, partial=partial, names=names)
-            marks = None if if_unchanged is None else decode_token(if_unchanged, table=self.config.table)
+            since = None if if_unchanged is None else decode_token(if_unchanged, table=self.config.table)
             return self._transactions.over_keys(
-                rows, lambda given: options.decide(given, self._schema), reads_rows=options.need_rows, marks=marks
+                rows, lambda given: options.decide(given, self._schema), reads_rows=options.need_rows, since=since
             )
 
     @checked
@@ -233,10 +233,10 @@ class Table:
         """
         self._check_writable()
         with error_context(table=self.uri):
-            asked = deletes(keys, schema=self._schema)
+            all_keys = deletes(keys, schema=self._schema)
             if not callable(fn):
                 raise Invalid(f"fn is a {type(fn).__name__}", remedy="Give a function of a pyarrow table", field="fn")
-            if atomic and len(regions := route(asked, self._target.regions)) > 1:
+            if atomic and len(regions := route(all_keys, self._target.regions)) > 1:
                 raise Invalid(
                     f"the keys are in {len(regions)} regions, and a transaction is atomic in one region only",
                     remedy="Give keys of one region, or leave out atomic for one transaction per region",
@@ -250,7 +250,7 @@ class Table:
                 finally:
                     self._in_function.active = False
 
-            return self._transactions.over_keys(asked, decide_by(call, self._schema, asked=asked))
+            return self._transactions.over_keys(all_keys, decide_by(call, self._schema, all_keys=all_keys))
 
     @checked
     def update(self, *, where: str, set: Mapping[str, str]) -> Committed:  # noqa: A002 - as in SQL
@@ -1098,7 +1098,7 @@ class Table:
             (directory.find(part.values) or directory.named(part.values)).id
             for part in route(keys, self._target.regions)
         ]
-        return encode_token(self.config.table, {one: mark_of(ends.get(one)) for one in ids})
+        return encode_token(self.config.table, {one: point_of(ends.get(one)) for one in ids})
 
     def _staleness(self, consistency: Consistency, max_staleness: float | None) -> float | None:
         with error_context(table=self.uri):

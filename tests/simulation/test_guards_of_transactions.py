@@ -11,7 +11,7 @@ import pytest
 import lancelsm
 from lancelsm.common.setsum import Setsum
 from lancelsm.errors import Contended, Invalid
-from lancelsm.read.transact.read_token import encode_token, mark_of
+from lancelsm.read.transact.read_token import encode_token, point_of
 from tests.simulation.marks import without
 from tests.simulation.removal import with_and_without
 
@@ -56,7 +56,7 @@ def token_of_another_log(path: Path) -> None:
     """The log was restored from a copy, so the same position has another entry."""
     table = counters(path)
     (region,) = table.regions()
-    position, _ = mark_of(region.head())
+    position, _ = point_of(region.head())
     token = encode_token(table.config.table, {region.id: (position, Setsum.of_item(b"other"))})
     with pytest.raises(Contended):
         table.upsert([{"id": 1, "n": 1}], if_unchanged=token)

@@ -53,7 +53,7 @@ def transact(
         region,
         ROWS,
         read_view=lambda: table._read_with_retry(of_view, lambda: regions(table._handle.context), select=list),
-        belong=lambda found: found.filter(pa.array([key in keys for key in found["k"].to_pylist()], pa.bool_())),
+        select=lambda found: found.filter(pa.array([key in keys for key in found["k"].to_pylist()], pa.bool_())),
     )
     try:
         done = append_after(region, Transaction(region, decide, rows=rows).draft_after, owner=OWNER, held=held)

@@ -15,7 +15,7 @@ import lancelsm
 from lancelsm.common.layout import Position, TableId
 from lancelsm.common.setsum import Setsum
 from lancelsm.errors import Contended, Invalid
-from lancelsm.read.transact.read_token import decode_token, encode_token, mark_of
+from lancelsm.read.transact.read_token import decode_token, encode_token, point_of
 from tests.unit.transact_tables import COLUMNS, V, make, row, rows_of
 
 # Conditional and partial upserts
@@ -151,12 +151,12 @@ def test_text_that_is_no_token_is_refused(text: str) -> None:
 def test_a_token_that_is_not_of_this_log_is_refused(tmp_path: Path) -> None:
     table = make(tmp_path, row(1))
     (region,) = table.regions()
-    position, total = mark_of(region.head())
+    position, total = point_of(region.head())
     other_log, later = (position, Setsum.of_item(b"other")), (Position(position + 1), total)
 
     with pytest.raises(Contended, match="not the one that was read"):
         table.upsert([row(1, 1)], if_unchanged=encode_token(table.config.table, {region.id: other_log}))
-    with pytest.raises(Invalid, match="after the end of the log"):
+    with pytest.raises(Invalid, match="past the end of the log"):
         table.upsert([row(1, 1)], if_unchanged=encode_token(table.config.table, {region.id: later}))
 
     assert rows_of(table) == [row(1)]

@@ -14,7 +14,7 @@ import lancelsm
 from lancelsm.common.setsum import Setsum
 from lancelsm.dataset.conditions import Condition, read_condition
 from lancelsm.errors import Corrupt
-from lancelsm.read.transact import matching_keys
+from lancelsm.read.transact import matching_keys, rows_at_head
 from lancelsm.read.transact.matching_keys import MatchingKeys
 from lancelsm.read.transact.rows_at_head import ViewedRows
 from lancelsm.record.rowsum import row_setsum
@@ -77,7 +77,7 @@ def test_new_entries_are_checked_in_parts_with_the_same_result(
         assert deleted(whole, table, monkeypatch) == wanted
         checked.clear()
         with monkeypatch.context() as patch:
-            patch.setattr(matching_keys, "_ROWS_AT_ONCE", 1)
+            patch.setattr(rows_at_head, "_ROWS_AT_ONCE", 1)
             assert deleted(parts, table, monkeypatch) == wanted
         assert len(checked) == 8
         assert max(checked) == 3

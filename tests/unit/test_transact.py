@@ -14,7 +14,7 @@ import lancelsm
 from lancelsm import Edits
 from lancelsm.errors import Corrupt, Fenced, Invalid
 from lancelsm.read.transact import read_token, rows_at_head
-from lancelsm.read.transact.read_token import Unchanged, mark_of
+from lancelsm.read.transact.read_token import Unchanged, point_of
 from lancelsm.read.transact.rows_at_head import RowsAtHead, ViewedRows
 from lancelsm.table import Table
 from tests.simulation.faults import FakeClock, FaultPlan
@@ -132,8 +132,8 @@ def test_a_call_that_is_refused_writes_nothing(tmp_path: Path) -> None:
         ),
         (lambda: table.upsert([{"id": 0, "v": None}], partial=True), "column 'v' is null in row 0"),
         (lambda: table.upsert([row(0)], if_unchanged="x"), "is not the token of a read"),
-        (lambda: table.upsert([row(0)], if_unchanged=home), "of another table"),
-        (lambda: table.upsert([row(foreign)], if_unchanged=token), "of other regions"),
+        (lambda: table.upsert([row(0)], if_unchanged=home), "belongs to another table"),
+        (lambda: table.upsert([row(foreign)], if_unchanged=token), "does not cover the region"),
         (lambda: table.update(where="true", set={}), "needs a column to set"),
         (lambda: table.update(where="true", set={"id": "1"}), "is a key column"),
         (lambda: table.update(where="true", set={"m": "1"}), "no column 'm'"),
@@ -183,7 +183,7 @@ def test_rows_are_read_from_a_new_view_if_the_log_was_collected(tmp_path: Path) 
         views.append(1)
         return ViewedRows(rows=table.get([1, 2]), end=region.head())
 
-    rows = RowsAtHead(region, table.config.schema, read_view=read_view, belong=lambda live: live.slice(0, 0))
+    rows = RowsAtHead(region, table.config.schema, read_view=read_view, select=lambda live: live.slice(0, 0))
     before = region.head()
     assert len(rows.at(before) or ()) == 2
     table.delete([2])
@@ -203,7 +203,7 @@ def test_entries_that_do_not_add_up_change_nothing(tmp_path: Path) -> None:
     table = make(tmp_path, row(1))
     (region,) = table.regions()
     viewed = ViewedRows(rows=table.get([1]), end=region.head())
-    rows = RowsAtHead(region, table.config.schema, viewed=viewed, read_view=lambda: viewed, belong=lambda live: live)
+    rows = RowsAtHead(region, table.config.schema, viewed=viewed, read_view=lambda: viewed, select=lambda live: live)
     table.upsert([row(1, 5)])
     head = region.head()
     wrong = type(head)(
@@ -252,8 +252,8 @@ def test_each_newer_entry_is_read_once(tmp_path: Path, monkeypatch: pytest.Monke
     (region,) = table.regions()
     schema, end = table.config.schema, region.head()
     viewed = ViewedRows(rows=table.get([1]), end=end)
-    rows = RowsAtHead(region, schema, viewed=viewed, read_view=lambda: viewed, belong=lambda live: live)
-    unchanged = Unchanged(region, schema, table.get([1]), since=mark_of(end))
+    rows = RowsAtHead(region, schema, viewed=viewed, read_view=lambda: viewed, select=lambda live: live)
+    unchanged = Unchanged(region, schema, table.get([1]), since=point_of(end))
     read: list[int] = []
     for module in (rows_at_head, read_token):
         between = module.entries_between

@@ -42,9 +42,9 @@ from lancelsm.region.manifest import FlushedGeneration, FlushedRange, IndexesCha
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompactedGeneration:
-    """One generation that a compaction made of the generations `first_generation` to `generation`.
+    """One generation that replaces those with the numbers `first_generation` to `generation`.
 
-    `parts` is their number; it is lower if some of them were compacted before.
+    `parts` counts the generations that it replaces. Some of them may be compacted ones.
     """
 
     region: RegionId
@@ -66,7 +66,7 @@ def compact_table(
             another process holds.
 
     Returns:
-        What was made. Nothing for a region in which another process was faster.
+        The generations that were written. None of a region in which another process was faster.
 
     Raises:
         Invalid: region not found.
@@ -104,7 +104,7 @@ def compact_table(
 def due_parts(manifest: Manifest, counter: Generation, *, most: int) -> tuple[FlushedGeneration, ...]:
     """Return the generations of a region to compact next; empty if there is nothing to do.
 
-    Only neighbours above the counter, and so above what every index of the base has. Those that Lance's writer flushed
+    All are neighbours above the counter, so no index of the base covers them. Generations that Lance's writer flushed
     are left out: they have no sums.
     """
     live = [g for g in manifest.generations if g.generation > counter]

@@ -208,7 +208,8 @@ def extend(handle: TableHandle) -> bool:
 def retrain(handle: TableHandle) -> bool:
     """Train the indexes for vectors again that are due for it. Return whether one was trained.
 
-    The rows are recorded before: what ends because it takes too long is not tried again before the next time it is due.
+    The number of rows is recorded first. So a training that was ended because it took too long is not tried again
+    until the rows have doubled once more.
     Does nothing if another process maintains the indexes.
 
     Raises: `Corrupt` or `Unavailable`, like `maintain_indexes`.
@@ -227,7 +228,7 @@ def retrain(handle: TableHandle) -> bool:
 
 
 def _due_for_training(handle: TableHandle) -> list[str]:
-    """Return the names of these indexes. One whose training is not recorded counts from now on."""
+    """Return the names of the indexes to train. If no training of an index is recorded, record the rows of now."""
     base = handle.read_base()
     wanted = stored.wanted_list(base)
     listed = {one.name for one in wanted.indexes if one.state is IndexState.WANTED} - wanted.stalled

@@ -111,7 +111,7 @@ def flush_regions(
 
     Args:
         list_regions: lists them. The list of indexes is read after that: see `compaction.indexes`.
-        run: flushes one region by a call of its second argument, or leaves it out.
+        run: calls its second argument to flush the region, or leaves the region out.
         all_of_them: whether these are all regions of the table.
 
     Raises: the same errors as `flush_table`.
@@ -460,8 +460,8 @@ def _runner(handle: TableHandle, engine: Engine) -> TaskRunner:
 def _report(region: Region, seen: CommittedManifest, through: Generation) -> None:
     """Record in the head what is merged, for backpressure and schedules. Advisory, so a lost swap is not repeated.
 
-    But a mark that stays when the base has everything would cost reads of each schedule until the next write. So after
-    a refused swap the region is read once more: a compaction changes the manifest, and adds no rows.
+    But a region that stays dirty although the base has everything costs reads of each schedule until the next write.
+    So after a refused swap the region is read once more: a compaction changes the manifest, and adds no rows.
 
     Args:
         seen: as it was when the merge began. If the region has changed since, a swap that depends on it is refused.

@@ -1,4 +1,4 @@
-"""Decide whether a flush that must end in time writes one more generation."""
+"""Decide whether work that must end in time does one more step, such as one more generation of a flush."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ _TIMES_MOVED = 3  # a flush moves each byte at least 3 more times than a read: i
 
 
 class Pace:
-    """The time that one region's flush has.
+    """The time of a flush of one region, an optimize, or a run of `dispatch`.
 
     A flush commits nothing before it has read its log to the end. So the time that is left must be enough for one more
     generation, and for the rest of the log. The rest is read faster than the part before it was flushed.
 
     Args:
-        seconds: from now until the flush must end.
+        seconds: from now until the work must end.
     """
 
     def __init__(self, *, clock: Clock, seconds: float) -> None:
@@ -22,13 +22,14 @@ class Pace:
         self._began = self._last = clock.monotonic()
         self._ends = self._began + seconds
         self._longest = 0.0
-        self.stopped = False  # the flush ended before the end of the log
+        self.stopped = False  # the time was not enough
 
     def has_time(self, done: int, total: int) -> bool:
-        """Return whether to write one more generation. Called after each one.
+        """Return whether to do one more step. Called after each step.
 
         Args:
-            done: bytes of the log that are in generations; total: bytes of the log.
+            done: for a flush, the bytes of the log that are in generations. Other work gives 1 for both.
+            total: for a flush, the bytes of the log.
         """
         now = self._clock.monotonic()
         self._longest, self._last = max(self._longest, now - self._last), now

@@ -81,7 +81,8 @@ def read_assignments(texts: Mapping[str, str], *, schema: TableSchema, table: st
         texts: SQL in Lance's dialect by column. `n + 1`, `'paid'`, `null`.
 
     Raises:
-        Invalid: there is none, a column is unknown or a key column, or a text is no expression over the columns.
+        Invalid: there is no column to set, a column is unknown or a key column, or a text is not an expression over
+            the columns.
     """
     if not texts:
         raise Invalid("an update needs a column to set", remedy='Give set={"column": "expression"}', table=table)

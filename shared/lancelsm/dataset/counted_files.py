@@ -1,8 +1,8 @@
 """Count what it takes to read files of Lance that are not read through a dataset, for `Table.explain`.
 
-A dataset counts its own requests, a session of files does not. Opening a file is a HEAD and a GET of its end. That is
-all for a file that is no longer than one block; of a longer one, Lance's counters of the process tell the other reads.
-So another thread of the process that reads longer files at the same moment is counted too.
+A dataset counts its own requests, a session of files does not. To open a file, Lance sends a HEAD and a GET of its end.
+A file of at most one block needs no other request. Lance's counters of the process show the other requests of a longer
+file, so reads of such files by other threads at the same moment are counted too.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from lance.file import LanceFileReader, LanceFileSession
 
 from lancelsm.common.trace import NO_TRACE, Trace
 
-_BLOCK, _LOCAL_BLOCK = 64 << 10, 4 << 10  # that Lance reads of the end of a file, from a store and from a disk
+_BLOCK, _LOCAL_BLOCK = 64 << 10, 4 << 10  # what Lance reads at the end of a file, from a store and from a disk
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,28 +17,28 @@ from lancelsm.common.clock import Clock
 from lancelsm.common.trace import NO_TRACE, Trace
 from lancelsm.objects import Body, ETag, Listed, Object, ObjectStore, PreconditionFailed, WriteUnknown, Written
 
-_KNOWN = 64  # of the last reads, whose times say what is slow
-_FEWEST = 16  # no read is slow before this many are known
-_SLOW = 0.95  # a read is slow if it takes longer than this share of the known ones
+_KEPT = 64  # the number of last reads whose times are kept
+_LEAST_KEPT = 16  # no read counts as slow before as many times are kept
+_SLOW = 0.95  # a read is slow if it takes longer than this share of the kept times
 
 Answer = tuple[Object | None, BaseException | None]
 
 
 class _Reads:
-    """How many reads were sent, and the times of the last ones. Thread-safe."""
+    """Counts reads, and keeps the times of the last ones. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._seconds: deque[float] = deque(maxlen=_KNOWN)
+        self._seconds: deque[float] = deque(maxlen=_KEPT)
         self._sent = 0
         self._sent_twice = 0
 
     def begin(self) -> float | None:
-        """Count a read. Return after how many seconds it is slow; None if that is not known yet."""
+        """Count a read. Return the seconds after which it is slow; None if that is not known yet."""
         with self._lock:
             self._sent += 1
-            known = sorted(self._seconds)
-        return known[int(_SLOW * len(known))] if len(known) >= _FEWEST else None
+            kept = sorted(self._seconds)
+        return kept[int(_SLOW * len(kept))] if len(kept) >= _LEAST_KEPT else None
 
     def may_send_twice(self, percent: int) -> bool:
         """Count a second request and return True, unless there were too many of them."""
@@ -53,10 +53,10 @@ class _Reads:
 
 
 class HedgedStore:
-    """An object store whose slow reads are sent twice. It adapts to the store: slow is slower than most reads were.
+    """An object store that sends slow reads twice. A read is slow if it takes longer than 95 % of the last reads.
 
     Args:
-        percent: of 100 reads, at most this many are sent twice.
+        percent: the largest share of reads that are sent twice.
         trace: counts the second requests as `objects.get, sent again`.
     """
 
@@ -74,19 +74,19 @@ class HedgedStore:
         return HedgedStore(self._store, percent=self._percent, clock=self._clock, trace=trace, reads=self._reads)
 
     def get(self, key: str) -> Object | None:
-        patience = self._reads.begin()
+        slow_after = self._reads.begin()
         answers: SimpleQueue[Answer] = SimpleQueue()
-        left = 1
+        outstanding = 1
         _thread.start_new_thread(self._attempt, (key, answers))
         try:
-            found, error = answers.get(timeout=patience)
+            found, error = answers.get(timeout=slow_after)
         except Empty:
             if self._reads.may_send_twice(self._percent):
                 self._trace.request("objects.get, sent again")
-                left = 2
+                outstanding = 2
                 _thread.start_new_thread(self._attempt, (key, answers))
             found, error = answers.get()
-        if error is not None and left == 2:
+        if error is not None and outstanding == 2:
             found, error = answers.get()  # the other request may still succeed
         if error is not None:
             raise error

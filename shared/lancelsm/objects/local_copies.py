@@ -1,7 +1,7 @@
-"""Keep local copies of objects that were read to sum them, so that Lance need not read them from the store again.
+"""Keep local copies of objects that were read to sum them, so that Lance does not read them from the store again.
 
-What Lance then decodes are the bytes that were summed. Copies save requests, and nothing depends on them: if they don't
-fit, the objects are read from the store.
+Lance then decodes the same bytes that were summed. Copies only save requests: without room for a copy, Lance reads the
+object from the store.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ COPIED_BYTES = 256 << 20
 
 
 class LocalCopies:
-    """A context whose directories are deleted at its end. Pickled, it is None: other machines make their own copies.
+    """A context that deletes its copies at its end. It is pickled as None: another machine makes its own copies.
 
     Args:
-        uri: of the table. There are no copies of a table in a local directory.
+        uri: the location of the table. A table in a local directory gets no copies.
         room: the number of bytes that all copies may take together.
     """
 
@@ -46,7 +46,7 @@ class LocalCopies:
         return type(None), ()
 
     def begin(self, name: str) -> LocalCopy:
-        """Return a copy without files, under a name by which `find` finds it."""
+        """Begin an empty copy. `find` returns it by this name."""
         directory = None
         if self._is_remote:
             with suppress(OSError):
@@ -57,7 +57,7 @@ class LocalCopies:
         return self._begun[name]
 
     def find(self, name: str) -> str | None:
-        """Return the directory of a copy; None if there is none that can be used."""
+        """Return the directory of a copy; None if there is no complete copy of this name."""
         return self._begun[name].location if name in self._begun else None
 
     def take(self, size: int) -> bool:
@@ -73,7 +73,7 @@ class LocalCopies:
 
 
 class LocalCopy:
-    """The copy of one directory of a store. `location` is None if it lacks a file, so that it can't be used."""
+    """The copy of one directory of a store. `location` is None if the copy lacks a file and can't be used."""
 
     def __init__(self, copies: LocalCopies, directory: str | None) -> None:
         self._copies = copies
@@ -85,7 +85,7 @@ class LocalCopy:
         return self._directory
 
     def add(self, path: str, piece: bytes) -> None:
-        """Add bytes to the end of a file. If there is no room for them, the whole copy is given up."""
+        """Add bytes to the end of a file. If there is no room for them, drop the whole copy."""
         if self._directory is None:
             return
         if not self._copies.take(len(piece)):
@@ -101,7 +101,7 @@ class LocalCopy:
             self.drop()
 
     def drop(self) -> None:
-        """Delete the files, and make room."""
+        """Delete the files, and give back their room."""
         if self._directory is not None:
             shutil.rmtree(self._directory, ignore_errors=True)
             self._copies.give_back(self._size)

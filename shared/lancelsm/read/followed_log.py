@@ -11,12 +11,12 @@ from lancelsm.wal.replay import LogCollected, entries_between
 
 
 def followed(part: RegionView, region: Region, head: Head, *, held_bytes: int) -> RegionView | None:
-    """Return the part as of a newer head of the same manifest; None if the region must be read again.
+    """Return the part as of a newer head that names the same manifest; None if the region must be read again.
 
-    The sums of both ends prove the entries between them. With the manifest unchanged, they follow the tail of the part.
+    The sums of both heads prove the entries between them. The manifest is the same, so these entries extend the tail.
 
     Args:
-        held_bytes: of the tail that may be in memory.
+        held_bytes: the largest log of a tail that is held in memory.
 
     Raises:
         Corrupt: an entry is missing or damaged.

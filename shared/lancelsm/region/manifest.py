@@ -281,7 +281,7 @@ def joined_range(parts: Sequence[FlushedGeneration]) -> tuple[Position, Position
 def missing_numbers(spans: Iterable[range], *, above: int, newest: int) -> list[int]:
     """Return the numbers from `above` + 1 to `newest` that none of these spans of generations has.
 
-    The first span may begin below: it then has rows that the base has too, and the same or newer ones of each key.
+    The first span may begin below: a compacted generation may have rows that the base has too, or newer ones.
     """
     missing: list[int] = []
     reached = above
@@ -294,7 +294,7 @@ def missing_numbers(spans: Iterable[range], *, above: int, newest: int) -> list[
 def with_spans(
     generations: Iterable[FlushedGeneration], known: Iterable[FlushedGeneration]
 ) -> tuple[FlushedGeneration, ...]:
-    """Return generations with the first numbers that known ones of the same paths have. Lance's writer drops these."""
+    """Restore the first numbers, which Lance's writer drops, from known generations with the same paths."""
     firsts = {g.path: g.first_number for g in known}
     return tuple(replace(g, first_number=firsts.get(g.path)) for g in generations)
 
@@ -302,7 +302,7 @@ def with_spans(
 def live_numbers(manifest: Manifest, *, above: int) -> str:
     """Return the spans of compacted generations that end above a number, as the head records them: the newest 16.
 
-    The head stays small. What is left out only counts too often, as long as its merge is not reported.
+    The head stays small. A generation whose span is left out counts as several until its merge is reported.
     """
     spans = [g.numbers for g in manifest.generations if g.generation > above and len(g.numbers) > 1]
     return " ".join(f"{span.start}-{span.stop - 1}" for span in spans[-_SPANS_IN_HEAD:])

@@ -19,14 +19,14 @@ Document = dict[str, Any]
 def mark(
     handle: TableHandle, *, prefix: str, attempt: int, interval_seconds: int | None
 ) -> tuple[Document, collect.Collected | None]:
-    """Mark. The document also has the interval: the given one, by default that of the table.
+    """Mark. The document also has the interval until the sweep, by default that of the table.
 
     Args:
         prefix: the URI below which the objects of the execution are.
-        attempt: a number for each time that an execution marks.
+        attempt: how many times the execution has marked, this time included.
 
     Returns:
-        The answer of the step, and what it did; None if an earlier attempt did it.
+        The answer of the step, and what the step did; None instead if an earlier attempt did it.
 
     Raises: the same errors as `gc.collect.mark`, and `Invalid` for an interval that is too long.
     """

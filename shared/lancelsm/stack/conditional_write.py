@@ -1,4 +1,4 @@
-"""Do what an event of the function `apply` asks: an upsert with options, an update, or a delete by a condition."""
+"""Run an event of the function `apply`: an upsert with options, an update, or a delete by a condition."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 
 from lancelsm.errors import Invalid
 from lancelsm.read.transact import rules
-from lancelsm.read.transact.edits import check_asked
+from lancelsm.read.transact.edits import check_keys
 from lancelsm.read.transact.transaction import Decide, Decision
 from lancelsm.record.key import key_column
 from lancelsm.record.schema import TableSchema
@@ -68,13 +68,13 @@ def check_options(
 
 
 def decide_by(
-    fn: Callable[[pa.Table], pa.Table], schema: TableSchema, *, asked: pa.Table
+    fn: Callable[[pa.Table], pa.Table], schema: TableSchema, *, all_keys: pa.Table
 ) -> Callable[[pa.Table], Decide]:
     """Return, for the keys of one region, the decision of the function of a transaction.
 
     Args:
         fn: returns changes in stored form, see `stored_edits`.
-        asked: all keys of the transaction. The function may return rows of all of them. Each region takes its own.
+        all_keys: of the transaction. The function may return rows of all of them; each region takes its own.
     """
 
     def of_region(keys: pa.Table) -> Decide:
@@ -82,7 +82,7 @@ def decide_by(
 
         def decision(current: pa.Table) -> Decision:
             rows = fn(current)
-            check_asked(rows, asked, schema)  # guard: transaction writes only keys that it read
+            check_keys(rows, all_keys, schema)  # guard: transaction writes only keys that it read
             return Decision(rows=rows.filter(pc.is_in(key_column(rows, schema.primary_key), value_set=own)))
 
         return decision

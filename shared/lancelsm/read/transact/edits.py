@@ -41,14 +41,14 @@ def stored_edits(returned: Any, schema: TableSchema) -> pa.Table:
     return newest(pa.concat_tables([written, deleted]), schema.primary_key)
 
 
-def check_asked(rows: pa.Table, asked: pa.Table, schema: TableSchema) -> None:
+def check_keys(rows: pa.Table, keys: pa.Table, schema: TableSchema) -> None:
     """Raise `Invalid` if a row has a key that the transaction did not read.
 
     Args:
-        asked: the keys of the transaction.
+        keys: the keys of the transaction.
     """
     names = schema.primary_key
-    foreign = rows.filter(pc.invert(pc.is_in(key_column(rows, names), value_set=key_column(asked, names))))
+    foreign = rows.filter(pc.invert(pc.is_in(key_column(rows, names), value_set=key_column(keys, names))))
     if foreign.num_rows:
         key = ", ".join(f"{name} {shown_value(foreign.column(name)[0])}" for name in names)
         raise Invalid(

@@ -1,4 +1,4 @@
-"""Find the keys of a region that match a condition, and keep the answer right while other writers append."""
+"""Find the keys of a region that match a condition, and keep them up to date while other writers append."""
 
 from __future__ import annotations
 
@@ -10,27 +10,22 @@ import pyarrow.compute as pc
 from lancelsm.common.setsum import Setsum
 from lancelsm.dataset.conditions import Condition
 from lancelsm.errors import error_context
-from lancelsm.read.transact.read_token import mark_of
-from lancelsm.read.transact.rows_at_head import ViewedRows
-from lancelsm.record.batches import gathered
-from lancelsm.record.key import fold, key_column
+from lancelsm.read.transact.read_token import point_of
+from lancelsm.read.transact.rows_at_head import ViewedRows, new_rows
+from lancelsm.record.key import key_column
 from lancelsm.record.normalize import deletes
 from lancelsm.record.rowsum import row_setsum
 from lancelsm.record.schema import TOMBSTONE, TableSchema
 from lancelsm.region.catalog import Region
 from lancelsm.region.head import Head
 from lancelsm.wal.entry import Draft, draft
-from lancelsm.wal.replay import LogCollected, entries_between, stored_rows
-
-# Of new entries that are checked at once. Each check looks at all keys that matched before.
-_ROWS_AT_ONCE = 1 << 18
-_BYTES_AT_ONCE = 32 << 20
+from lancelsm.wal.replay import LogCollected
 
 
 class MatchingKeys:
     """The keys of one region whose rows match a condition, as of a view or any later head.
 
-    At a later head, only the keys in the entries since the last answer are checked again.
+    At a later head, only the keys in the entries since the last call are checked again.
 
     Args:
         viewed: the key columns of the matching rows as of a view.
@@ -55,19 +50,19 @@ class MatchingKeys:
     def _take(self, viewed: ViewedRows) -> None:
         self._tombstones = deletes(viewed.rows.select(list(self._schema.primary_key)), schema=self._schema)
         self._sum_of_rows = row_setsum(self._tombstones)
-        self._next, self._sum = mark_of(viewed.end)
+        self._point = point_of(viewed.end)
 
     def delete_after(self, head: Head) -> Draft | Head | None:
-        """Return the draft that deletes exactly the rows that match after the entries of this head; None for no row.
+        """Return the draft that deletes the rows that match after the entries of this head; None if no row matches.
 
-        If the keys are newer than the head, return the newest head, to start again from it. So also if the log was
-        collected since the last answer: then the keys are read from a new view.
+        If the keys are newer than the head, return the newest head, to start again from it. Do the same if the log was
+        collected since the last call: the keys are then read from a new view.
 
         Raises:
             Corrupt: an entry is missing or damaged.
             Unavailable: the store did not answer.
         """
-        if head.next_position < self._next:
+        if head.next_position < self._point[0]:
             return self._region.head()
         try:
             self._follow(head)
@@ -80,14 +75,12 @@ class MatchingKeys:
 
     def _follow(self, head: Head) -> None:
         """Check the keys in the entries up to this head again."""
-        entries = entries_between(self._region, first=self._next, sum_before=self._sum, end=head)
         found = (self._tombstones, self._sum_of_rows)
         with error_context(**self._region.where):
-            changed = (stored_rows(entry, self._schema) for entry in entries if entry.summary.rows)
-            for rows in gathered(changed, rows=_ROWS_AT_ONCE, size=_BYTES_AT_ONCE):
-                found = self._checked_again(*found, fold(rows, self._schema.primary_key).rows)
-        self._tombstones, self._sum_of_rows = found  # only the end of the entries proves them
-        self._next, self._sum = head.next_position, head.entry_setsum
+            for rows in new_rows(self._region, self._schema, since=self._point, end=head):
+                found = self._checked_again(*found, rows)
+        self._tombstones, self._sum_of_rows = found
+        self._point = point_of(head)
 
     def _checked_again(self, tombstones: pa.Table, sum_of_rows: Setsum, rows: pa.Table) -> tuple[pa.Table, Setsum]:
         """Return tombstones of the keys that match after these rows, and their sum."""
@@ -96,6 +89,6 @@ class MatchingKeys:
         live = rows.filter(pc.invert(rows.column(TOMBSTONE))).drop_columns([TOMBSTONE])
         matching = self._condition.matching(live, table=self._region.context.uri).select(names)
         added, removed = deletes(matching, schema=self._schema), tombstones.filter(changed)
-        # Summed by what differs: a large delete must keep up with writers of single rows.
+        # Only the difference is summed: a large delete must keep up with writers of single rows.
         total = sum_of_rows + row_setsum(added) - row_setsum(removed)
         return pa.concat_tables([tombstones.filter(pc.invert(changed)), added]), total

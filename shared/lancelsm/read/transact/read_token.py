@@ -1,4 +1,4 @@
-"""Tokens of reads: up to which entry of each region the rows were read, to write only if nothing has changed since."""
+"""Tokens of reads: a token records up to which entry of each region the rows were read."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from lancelsm.region.catalog import Region
 from lancelsm.region.head import Head
 from lancelsm.wal.replay import LogCollected, LogEnd, entries_between, stored_rows
 
-Mark = tuple[Position, Setsum]
-"""The next position of a log, and the sum of all entries before it."""
+LogPoint = tuple[Position, Setsum]
+"""A point in a log: the position of the next entry, and the sum of all entries before it."""
 
 _AGAIN = "Nothing was written: read the rows again, then decide"
 
@@ -34,27 +34,27 @@ class RowsWithToken:
     token: str
 
 
-def mark_of(end: LogEnd | None) -> Mark:
-    """Return the mark of the end of a log; None for a region that does not exist yet."""
+def point_of(end: LogEnd | None) -> LogPoint:
+    """Return the point at the end of a log; `end` is None for a region that does not exist yet."""
     return (Position(1), Setsum()) if end is None else (end.next_position, end.entry_setsum)
 
 
-def encode_token(table: TableId, marks: Mapping[RegionId, Mark]) -> str:
-    """Return a token as one word."""
-    regions = {region: [position, total.hex()] for region, (position, total) in marks.items()}
+def encode_token(table: TableId, points: Mapping[RegionId, LogPoint]) -> str:
+    """Encode the points of a read as text without spaces."""
+    regions = {region: [position, total.hex()] for region, (position, total) in points.items()}
     text = json.dumps({"table": table, "regions": regions}, separators=(",", ":"))
     return base64.urlsafe_b64encode(text.encode()).decode()
 
 
-def decode_token(token: str, *, table: TableId) -> dict[RegionId, Mark]:
-    """Return the mark of each region.
+def decode_token(token: str, *, table: TableId) -> dict[RegionId, LogPoint]:
+    """Decode `encode_token`.
 
     Raises:
-        Invalid: it is no token, or that of another table.
+        Invalid: the text is not a token, or it is the token of another table.
     """
     try:
         document = json.loads(base64.b64decode(token.encode(), altchars=b"-_", validate=True))
-        marks = {
+        points = {
             RegionId(region): (_position(position), Setsum.from_hex(total))
             for region, (position, total) in document["regions"].items()
         }
@@ -62,8 +62,8 @@ def decode_token(token: str, *, table: TableId) -> dict[RegionId, Mark]:
     except (LsmError, ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
         raise Invalid("if_unchanged is not the token of a read", remedy=_TAKE, field="if_unchanged") from error
     if owner != table:
-        raise Invalid("the token is of another table", remedy=_TAKE, field="if_unchanged")
-    return marks
+        raise Invalid("the token belongs to another table", remedy=_TAKE, field="if_unchanged")
+    return points
 
 
 def _position(number: object) -> Position:
@@ -76,31 +76,31 @@ _TAKE = "Give the token of table.get(keys, with_token=True)"
 
 
 class Unchanged:
-    """Checks that no entry since a mark has one of some keys of a region. Each entry is read once."""
+    """Checks that no entry after a point in the log of a region has one of the given keys. Reads each entry once."""
 
-    def __init__(self, region: Region, schema: TableSchema, keys: pa.Table, *, since: Mark) -> None:
+    def __init__(self, region: Region, schema: TableSchema, keys: pa.Table, *, since: LogPoint) -> None:
         self._region = region
         self._schema = schema
         self._keys = key_column(keys, schema.primary_key)
         self._next, self._sum = since
 
     @classmethod
-    def of(cls, marks: Mapping[RegionId, Mark], region: Region, schema: TableSchema, keys: pa.Table) -> Unchanged:
-        """Take the mark of the region. Raise `Invalid` if the token has none."""
-        if region.id not in marks:
+    def of(cls, points: Mapping[RegionId, LogPoint], region: Region, schema: TableSchema, keys: pa.Table) -> Unchanged:
+        """Check from the point of the region. Raise `Invalid` if the token has no point of the region."""
+        if region.id not in points:
             raise Invalid(
-                "the token is of a read of other regions than that of a row",
+                "the token does not cover the region of a row",
                 remedy="Read the keys of all rows in the call that returns the token",
                 **region.where,
                 field="if_unchanged",
             )
-        return cls(region, schema, keys, since=marks[region.id])
+        return cls(region, schema, keys, since=points[region.id])
 
     def at(self, head: Head) -> bool:
-        """Return whether the head is at or after the mark; then no entry up to this head has one of the keys.
+        """Return True if no entry from the point up to this head has one of the keys; False if the head is older.
 
         Raises:
-            Contended: an entry has one of the keys, or it can't be known any more.
+            Contended: an entry has one of the keys, or the log was collected past the point.
             Corrupt, Unavailable: see `wal.replay.entries_between`.
         """
         if head.next_position < self._next:

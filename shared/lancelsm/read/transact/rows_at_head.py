@@ -1,4 +1,4 @@
-"""Keep the live rows of a part of one region up to date: as of a view, or as of any later head.
+"""Keep live rows of one region up to date: as of a view, and then as of any later head.
 
 A transaction reads a view once. When another writer is faster, it reads only the entries since then.
 Model: tests/model/transactions.py.
@@ -6,15 +6,14 @@ Model: tests/model/transactions.py.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lancelsm.common.layout import Position
-from lancelsm.common.setsum import Setsum
 from lancelsm.errors import error_context
+from lancelsm.read.transact.read_token import LogPoint, point_of
 from lancelsm.read.view import View
 from lancelsm.record.batches import gathered
 from lancelsm.record.casts import as_schema
@@ -24,13 +23,14 @@ from lancelsm.region.catalog import Region
 from lancelsm.region.head import Head
 from lancelsm.wal.replay import LogCollected, LogEnd, entries_between, stored_rows
 
-_ROWS_AT_ONCE = 1 << 18  # of new entries that are looked at together
+# Limits of the new rows that are applied at once. Each step compares them with all rows that are kept.
+_ROWS_AT_ONCE = 1 << 18
 _BYTES_AT_ONCE = 32 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ViewedRows:
-    """Live rows of one region, with all columns, and where the log of the region ends in their view.
+    """Live rows of one region, and where the log of the region ends in their view.
 
     `end` is None if the region was created after the view.
     """
@@ -44,13 +44,31 @@ class ViewedRows:
         return cls(rows=rows, end=next((one.end for one in view.regions if one.region == region.id), None))
 
 
+def new_rows(region: Region, schema: TableSchema, *, since: LogPoint, end: LogEnd) -> Iterator[pa.Table]:
+    """Yield the rows of the entries from a point up to the end of the log, oldest first, in stored form.
+
+    Each table has the newest row of each of its keys. Only the end of the iteration proves the entries: use nothing of
+    them before.
+
+    Raises:
+        LogCollected: the log was collected past the point.
+        Corrupt: an entry is missing or damaged.
+        Unavailable: the store did not answer.
+    """
+    first, sum_before = since
+    entries = entries_between(region, first=first, sum_before=sum_before, end=end)
+    rows_of_entries = (stored_rows(entry, schema) for entry in entries if entry.summary.rows)
+    for rows in gathered(rows_of_entries, rows=_ROWS_AT_ONCE, size=_BYTES_AT_ONCE):
+        yield fold(rows, schema.primary_key).rows
+
+
 class RowsAtHead:
-    """The live rows of one region that belong to a write, as of the last head that was asked for.
+    """The live rows of one region that a write depends on, as of the last head that `at` got.
 
     Args:
         viewed: the rows as of a view; None: `read_view` is called first.
         read_view: reads the rows from a new view.
-        belong: returns those of some live rows that belong to the write.
+        select: returns, out of some live rows, those that the write depends on.
     """
 
     def __init__(
@@ -59,16 +77,15 @@ class RowsAtHead:
         schema: TableSchema,
         *,
         read_view: Callable[[], ViewedRows],
-        belong: Callable[[pa.Table], pa.Table],
+        select: Callable[[pa.Table], pa.Table],
         viewed: ViewedRows | None = None,
     ) -> None:
         self._region = region
         self._schema = schema
         self._read_view = read_view
-        self._belong = belong
+        self._select = select
         self._rows: pa.Table | None = None
-        self._next = Position(1)
-        self._sum = Setsum()
+        self._point = point_of(None)
         if viewed is not None:
             self._take(viewed)
 
@@ -83,7 +100,7 @@ class RowsAtHead:
         """
         if self._rows is None:
             self._take(self._read_view())
-        while head.next_position >= self._next:
+        while head.next_position >= self._point[0]:
             try:
                 self._follow(head)  # guard: rows of a transaction follow its head
             except LogCollected:
@@ -94,26 +111,22 @@ class RowsAtHead:
 
     def _take(self, viewed: ViewedRows) -> None:
         self._rows = as_schema(viewed.rows, live_columns(self._schema))
-        self._next = Position(1) if viewed.end is None else viewed.end.next_position
-        self._sum = Setsum() if viewed.end is None else viewed.end.entry_setsum
+        self._point = point_of(viewed.end)
 
     def _follow(self, head: Head) -> None:
         """Apply the entries up to this head."""
-        entries = entries_between(self._region, first=self._next, sum_before=self._sum, end=head)
         found = self._rows
         with error_context(**self._region.where):
-            changed = (stored_rows(entry, self._schema) for entry in entries if entry.summary.rows)
-            for rows in gathered(changed, rows=_ROWS_AT_ONCE, size=_BYTES_AT_ONCE):
-                found = self._after(found, fold(rows, self._schema.primary_key).rows)
-        self._rows = found  # only the end of the entries proves them
-        self._next, self._sum = head.next_position, head.entry_setsum
+            for rows in new_rows(self._region, self._schema, since=self._point, end=head):
+                found = self._after(found, rows)
+        self._rows, self._point = found, point_of(head)
 
     def _after(self, found: pa.Table, rows: pa.Table) -> pa.Table:
         """Return the live rows after these rows in stored form, which have distinct keys."""
         names = self._schema.primary_key
         replaced = pc.is_in(key_column(found, names), value_set=key_column(rows, names))
         live = rows.filter(pc.invert(rows.column(TOMBSTONE))).drop_columns([TOMBSTONE])
-        added = self._belong(as_schema(live, live_columns(self._schema)))
+        added = self._select(as_schema(live, live_columns(self._schema)))
         return pa.concat_tables([found.filter(pc.invert(replaced)), added])
 
 

@@ -22,22 +22,22 @@ from lancelsm.wal.entry import Draft, draft
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """What a transaction appends: rows in stored form, one per key. `skipped` rows were given and are not written."""
+    """What a transaction appends: rows in stored form, one per key. `skipped` counts given rows that are left out."""
 
     rows: pa.Table
     skipped: int = 0
 
 
 Decide = Callable[[pa.Table], Decision]
-"""Given the live rows: what to append. It may be called several times."""
+"""Gets the live rows, and returns what to append. It may be called several times."""
 
 
 class Transaction:
     """One transaction in one region.
 
     Args:
-        rows: the live rows that the change depends on; None if it depends on none.
-        unchanged: what must not have changed.
+        rows: the live rows that the change depends on. None: `decide` gets None.
+        unchanged: checks which keys must not have been written. None: no check.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class Transaction:
             Corrupt: an object is missing or damaged.
             Unavailable: a store or the registry did not answer.
 
-        Raises also the errors of the change.
+        Raises also what `decide` raises.
         """
         current = None if self._rows is None else self._rows.at(head)
         if self._rows is not None and current is None:
@@ -74,7 +74,7 @@ class Transaction:
         newest = self._region.head()
         if newest.next_position <= head.next_position:
             raise Invalid(
-                "the token is of a read after the end of the log",
+                "the token points past the end of the log",
                 remedy="If the registry was restored from an older copy, rebuild it. Then read the rows again",
                 **self._region.where,
                 field="if_unchanged",

@@ -17,7 +17,7 @@ from lancelsm.dataset.conditions import read_condition
 from lancelsm.read import reader
 from lancelsm.read.pruning.region_pruning import pruned_view, regions_for
 from lancelsm.read.transact.matching_keys import MatchingKeys
-from lancelsm.read.transact.read_token import Mark, Unchanged
+from lancelsm.read.transact.read_token import LogPoint, Unchanged
 from lancelsm.read.transact.rows_at_head import RowsAtHead, ViewedRows
 from lancelsm.read.transact.transaction import Decide, Decision, Transaction
 from lancelsm.read.view import View
@@ -42,7 +42,7 @@ class ReadView(Protocol):
 
 
 class Append(Protocol):
-    """Appends to the regions of rows; `next_draft` says what."""
+    """Appends to the regions of these rows what `next_draft` returns."""
 
     def __call__(self, rows: pa.Table, *, next_draft: NextDraft) -> Committed: ...
 
@@ -71,15 +71,15 @@ class Transactions:
         decide: Callable[[pa.Table], Decide],
         *,
         reads_rows: bool = True,
-        marks: Mapping[RegionId, Mark] | None = None,
+        since: Mapping[RegionId, LogPoint] | None = None,
     ) -> Committed:
         """Append what is decided from the live rows of the given keys.
 
         Args:
             given: rows in stored form, with distinct keys.
             decide: returns the decision for the given rows of one region.
-            reads_rows: False: the decision needs no live rows, and gets an empty table.
-            marks: no given key may have been written since these.
+            reads_rows: False: the decision needs no live rows, and gets None.
+            since: points in the logs; no given key may have been written after them.
 
         Raises: the same errors as `Table.transact`.
         """
@@ -87,7 +87,7 @@ class Transactions:
 
         def next_draft(region: Region, part: pa.Table) -> Callable[[Head], Draft | Head | None]:
             rows = self._rows_of_keys(region, part) if reads_rows else None
-            unchanged = None if marks is None else Unchanged.of(marks, region, self._schema, part)
+            unchanged = None if since is None else Unchanged.of(since, region, self._schema, part)
             transaction = Transaction(region, decide(part), rows=rows, unchanged=unchanged)
             begun.append(transaction)  # other threads append those of other regions
             return transaction.draft_after
@@ -110,7 +110,7 @@ class Transactions:
                 region,
                 self._schema,
                 read_view=lambda: self._matching_rows(region, where, self._schema.names),
-                belong=lambda live: condition.matching(live, table=self._uri),
+                select=lambda live: condition.matching(live, table=self._uri),
                 viewed=ViewedRows.of(matching, view, region),
             )
             return Transaction(region, decide, rows=rows).draft_after
@@ -155,7 +155,7 @@ class Transactions:
             region,
             self._schema,
             read_view=lambda: self._read(found, lambda: [region]),
-            belong=lambda live: live.filter(pc.is_in(key_column(live, names), value_set=own)),
+            select=lambda live: live.filter(pc.is_in(key_column(live, names), value_set=own)),
         )
 
     def _matching_in_all(self, where: str, columns: Sequence[str]) -> tuple[View, pa.Table]:

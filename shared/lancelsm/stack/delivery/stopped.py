@@ -3,8 +3,8 @@
 A FIFO queue searches only its first 120,000 messages for groups that are free. Messages of a stopped region could fill
 them and so hold back all other regions.
 
-The record is advisory, and has the form of a lease: its holder is the kind of the error. It ends by itself, so a region
-that recovers gets rows again, without a person.
+The record is advisory. It has the form of a lease, whose holder is the kind of the error. It expires, so a region that
+recovers takes rows again by itself.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def record_stopped(context: TableContext, region: RegionId, error: Exception, *,
     An error of the registry is ignored: the next delivery records it.
 
     Args:
-        error: why the messages fail. If the store or the registry did not answer, `ingest` finds that itself.
+        error: why the messages fail. Errors that a retry fixes are not recorded.
         pause: seconds until the messages are delivered again. The record lasts longer.
     """
     kind = error.kind if isinstance(error, LsmError) else "Internal"
