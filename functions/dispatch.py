@@ -50,12 +50,12 @@ def handler(event: Document, call: FunctionCall) -> Document:
     pace = Pace(clock=CLOCK, seconds=call.seconds)
     work = AwsWork(compaction=SETTINGS["LANCELSM_COMPACTION"], machine=SETTINGS["LANCELSM_MERGE_MACHINE"])
     if "Records" in event:
-        marks, only, queued = decode(event["Records"][0]["body"]), None, 0
+        dirty, only, queued = decode(event["Records"][0]["body"]), None, 0
     else:
         request = parse_event(Input, event)
         only = None if request.table is None else request.table.rstrip("/")
-        marks, queued = start_run(REGISTRY, QUEUE, pace=pace, at_once=only is not None)
-    done = dispatch(REGISTRY, marks, open_table=open_configured, work=work, only=only, pace=pace)
+        dirty, queued = start_run(REGISTRY, QUEUE, pace=pace, at_once=only is not None)
+    done = dispatch(REGISTRY, dirty, open_table=open_configured, work=work, only=only, pace=pace)
     if done.left:
         QUEUE.send([done.left])
     for table in done.flushed:

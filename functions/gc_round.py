@@ -9,7 +9,7 @@ from lancelsm.errors import Invalid
 from lancelsm.region.handle import open_configured
 from lancelsm.stack import collection_steps
 from lancelsm.stack.function import Document, FunctionCall, function, parse_event, settings, table_uri
-from lancelsm.stack.steps import execution_prefix, steps_root
+from lancelsm.stack.steps import execution_prefix, step_object
 
 SETTINGS = settings("LANCELSM_TABLES", "LANCELSM_WORK")
 
@@ -55,20 +55,22 @@ def handler(event: Document, call: FunctionCall) -> Document:
     if (request.round is None) != (request.step == "mark"):
         raise Invalid(f"{request.step} takes {'no' if request.step == 'mark' else 'a'} round", field="round")
     handle = open_configured(table_uri(request.table, root=SETTINGS["LANCELSM_TABLES"]))
-    work = SETTINGS["LANCELSM_WORK"]
-    before = table_uri(request.round or "none", root=steps_root(work))
     match request.step:
         case "mark":
             document, done = collection_steps.mark(
                 handle,
-                prefix=execution_prefix(work, request.execution or call.id),
+                prefix=execution_prefix(SETTINGS["LANCELSM_WORK"], request.execution or call.id),
                 attempt=request.attempt,
                 interval_seconds=request.interval_seconds,
             )
         case "verify":
-            document, done = collection_steps.verify(handle, before)
+            document, done = collection_steps.verify(handle, _object(request))
         case "commit":
-            document, done = collection_steps.commit(handle, before)
+            document, done = collection_steps.commit(handle, _object(request))
     for error in done.corrupt if done else ():
         call.telemetry.failed(error)
     return document
+
+
+def _object(request: Input) -> str:
+    return step_object(SETTINGS["LANCELSM_WORK"], request.round or "", field="round")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from lancelsm.region.handle import open_configured
 from lancelsm.stack import collection_steps
 from lancelsm.stack.function import Document, FunctionCall, function, parse_event, settings, table_uri
-from lancelsm.stack.steps import steps_root
+from lancelsm.stack.steps import step_object
 
 SETTINGS = settings("LANCELSM_TABLES", "LANCELSM_WORK")
 
@@ -30,4 +30,4 @@ class Input:
 def handler(event: Document, _call: FunctionCall) -> Document:
     request = parse_event(Input, event)
     handle = open_configured(table_uri(request.table, root=SETTINGS["LANCELSM_TABLES"]))
-    return collection_steps.sweep(handle, table_uri(request.round, root=steps_root(SETTINGS["LANCELSM_WORK"])))
+    return collection_steps.sweep(handle, step_object(SETTINGS["LANCELSM_WORK"], request.round, field="round"))

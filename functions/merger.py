@@ -14,7 +14,7 @@ from lancelsm.stack import documents
 from lancelsm.stack.dispatch import next_collection
 from lancelsm.stack.function import Document, FunctionCall, function, parse_event, settings, table_uri
 from lancelsm.stack.merge_request import keep_request, keep_result, plan_request, read_error, read_result
-from lancelsm.stack.steps import execution_prefix, steps_root
+from lancelsm.stack.steps import execution_prefix, step_object
 
 OPTIMIZE_FAILED = "an optimize failed"  # an alarm counts these lines
 
@@ -121,7 +121,7 @@ def handler(event: Document, call: FunctionCall) -> Document:
 
 
 def _object(uri: str) -> str:
-    return table_uri(uri, root=steps_root(SETTINGS["LANCELSM_WORK"]))
+    return step_object(SETTINGS["LANCELSM_WORK"], uri, field="result")
 
 
 def _summary(document: Document) -> Document:

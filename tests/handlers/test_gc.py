@@ -63,3 +63,15 @@ def test_mark_refuses_a_round_and_the_next_steps_require_one(
 ) -> None:
     with pytest.raises(Invalid, match=f"{step} takes {article} round"):
         load_function("gc_round").handler({"table": "orders", "step": step, "round": rounds}, Context())
+
+
+@pytest.mark.parametrize("name", ["verify-1.json", "steps/../../x/y.json", "steps/", "s3://other/work/steps/x/y.json"])
+def test_a_round_that_no_step_of_the_deployment_wrote_is_refused(deployment: Deployment, name: str) -> None:
+    given = name if "://" in name else f"{deployment.work}/{name}"
+    event = {"table": "orders", "round": given}
+    deployment.table()
+
+    with pytest.raises(Invalid, match="is not the URI of an object that a step of this deployment wrote"):
+        load_function("gc_round").handler({**event, "step": "verify"}, Context())
+    with pytest.raises(Invalid, match="is not the URI of an object that a step of this deployment wrote"):
+        load_function("gc_sweep").handler(event, Context())

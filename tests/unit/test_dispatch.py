@@ -21,7 +21,7 @@ from lancelsm.region.handle import TableHandle, open_configured, open_table
 from lancelsm.region.lease import compaction_lease, flush_lease, lease
 from lancelsm.registry import Record
 from lancelsm.stack.dispatch import AwsWork, Dispatched, Lag, dispatch, due, next_collection
-from lancelsm.stack.fan_out import read_marks
+from lancelsm.stack.fan_out import read_dirty
 from lancelsm.table import Table
 from tests.unit.tables import create, row
 
@@ -185,8 +185,8 @@ class FakeWork:
 
 
 def run(registry: DirtyIndex, **options: Any) -> Dispatched:
-    """Read the marks and serve all tables, as a run of a small deployment does."""
-    return dispatch(registry, read_marks(registry), **options)
+    """Read which regions are dirty and serve all tables, as a run of a small deployment does."""
+    return dispatch(registry, read_dirty(registry), **options)
 
 
 def table_opener(**settings: float) -> Any:

@@ -18,7 +18,7 @@ from lancelsm.errors import Invalid, Unavailable
 from lancelsm.objects import Object
 from lancelsm.registry import Record
 from lancelsm.stack.dispatch import dispatch
-from lancelsm.stack.fan_out import CHUNK_TABLES, Marks, SqsChunks, chunked, decode, encode, start_run
+from lancelsm.stack.fan_out import CHUNK_TABLES, DirtyRegions, SqsChunks, chunked, decode, encode, start_run
 from tests.simulation.faults import FakeClock, MemoryRegistry, MemoryStore
 from tests.unit.counting import CountingRegistry
 from tests.unit.tables import create, row
@@ -54,9 +54,9 @@ class ManyTables(MemoryRegistry):
 class Queue:
     clock: FakeClock = field(default_factory=FakeClock)
     seconds: float = 0.0  # that one call takes
-    calls: list[Sequence[Marks]] = field(default_factory=list)
+    calls: list[Sequence[DirtyRegions]] = field(default_factory=list)
 
-    def send(self, chunks: Sequence[Marks]) -> None:
+    def send(self, chunks: Sequence[DirtyRegions]) -> None:
         self.clock.sleep(self.seconds)
         self.calls.append(chunks)
 
@@ -104,11 +104,11 @@ def test_chunks_are_small_and_a_table_with_very_many_regions_is_named_without_th
     registry.marks += [(identity(2), RegionId(identity(region)), "1") for region in range(1900)]
     registry.marks += [(identity(3), RegionId(identity(region)), "1") for region in range(200)]
 
-    marks = start_run(registry, Queue(), pace=Pace(clock=FakeClock(), seconds=60))[0]
+    dirty = start_run(registry, Queue(), pace=Pace(clock=FakeClock(), seconds=60))[0]
 
-    assert [list(chunk) for chunk in chunked(marks)] == [[identity(1), identity(2)], [identity(3)]]
-    assert marks[identity(1)] is None
-    assert decode(encode(marks)) == marks
+    assert [list(chunk) for chunk in chunked(dirty)] == [[identity(1), identity(2)], [identity(3)]]
+    assert dirty[identity(1)] is None
+    assert decode(encode(dirty)) == dirty
 
 
 @pytest.mark.parametrize("body", ["", "[]", "{}", '{"tables": {"a": []}}', '{"tables": {"a": 7}}'])
@@ -128,11 +128,11 @@ def test_tables_for_which_there_is_no_time_are_left(tmp_path: Path) -> None:
         clock.sleep(20)
         return EAGER(uri)
 
-    marks: Marks = {table.config.table: tuple(one.id for one in table.regions()) for table in tables}
-    done = dispatch(registry, marks, open_table=slow, work=work, pace=Pace(clock=clock, seconds=70))
+    dirty: DirtyRegions = {table.config.table: tuple(one.id for one in table.regions()) for table in tables}
+    done = dispatch(registry, dirty, open_table=slow, work=work, pace=Pace(clock=clock, seconds=70))
 
     assert done.flushed == tuple(table.uri for table in tables[:2]), "two tables took 40 s, a third may take 20 s"
-    assert done.left == {tables[2].config.table: marks[tables[2].config.table]}
+    assert done.left == {tables[2].config.table: dirty[tables[2].config.table]}
 
 
 def test_all_regions_of_a_table_are_looked_at_if_the_chunk_names_none(tmp_path: Path) -> None:
@@ -172,8 +172,8 @@ def test_a_due_table_of_four_regions_is_checked_with_these_reads(tmp_path: Path)
     registry.units.clear()
     counted = replace(handle, context=replace(handle.context, objects=store, registry=registry))
 
-    marks: Marks = {table.config.table: tuple(one.id for one in table.regions())}
-    dispatch(index, marks, open_table=lambda _: counted, work=FakeWork())
+    dirty: DirtyRegions = {table.config.table: tuple(one.id for one in table.regions())}
+    dispatch(index, dirty, open_table=lambda _: counted, work=FakeWork())
 
     assert registry.units == {"record_reads": 1 + 4 + 4}, "the list of regions, their heads, their leases"
     assert len(store.gets) == 4, "a manifest for each region"
@@ -196,7 +196,7 @@ class Answers:
 def test_chunks_are_sent_ten_at_a_time_and_large_ones_apart() -> None:
     client = Answers({})
     regions = tuple(RegionId(identity(number)) for number in range(2000))
-    small: list[Marks] = [{identity(number): ()} for number in range(12)]
+    small: list[DirtyRegions] = [{identity(number): ()} for number in range(12)]
 
     SqsChunks("url", client=client).send([*small, *({identity(number): regions} for number in range(3))])
 

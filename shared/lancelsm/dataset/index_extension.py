@@ -52,9 +52,9 @@ def extend_indexes(base: BaseTable, *, stalled: Collection[str] = ()) -> Extende
     names = {name for name, _ in _segments(base, dataset)}
     refused: set[str] = set()
     together = sorted(names - set(stalled))
-    if _is_refused(base, dataset, together):
-        refused.update(name for name in together if _is_refused(base, dataset, [name]))
-    refused.update(name for name in sorted(names & set(stalled)) if _is_refused(base, dataset, [name], known=True))
+    if not _extend(base, dataset, together):
+        refused.update(name for name in together if not _extend(base, dataset, [name]))
+    refused.update(name for name in sorted(names & set(stalled)) if not _extend(base, dataset, [name], known=True))
     for name, segments in _segments(base, dataset):
         if name not in refused and (newest := segments_to_merge(segments)):
             with _errors(base):
@@ -122,21 +122,21 @@ def _segments(base: BaseTable, dataset: lance.LanceDataset) -> list[tuple[str, t
         )
 
 
-def _is_refused(base: BaseTable, dataset: lance.LanceDataset, names: Sequence[str], *, known: bool = False) -> bool:
-    """Extend these indexes, in one commit; return True, without a commit, if Lance refuses the rows.
+def _extend(base: BaseTable, dataset: lance.LanceDataset, names: Sequence[str], *, known: bool = False) -> bool:
+    """Extend these indexes, in one commit. Return False, without a commit, if Lance refuses the rows.
 
     Lance calls some damage wrong input. So files are compared with their sums after a refusal, unless it is `known`.
     """
     if not names:
-        return False
+        return True
     try:
         with native_errors(_DOING, table=base.uri) if known else _errors(base):
             dataset.optimize.optimize_indices(index_names=list(names))
     except Invalid as error:
         if not _refuses_rows(error):
             raise
-        return True
-    return False
+        return False
+    return True
 
 
 def _refuses_rows(error: Invalid) -> bool:

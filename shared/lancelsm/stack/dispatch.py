@@ -35,7 +35,7 @@ from lancelsm.region.handle import TableHandle
 from lancelsm.region.head import Head
 from lancelsm.region.lease import compaction_lease, flush_lease, is_held
 from lancelsm.registry import Record
-from lancelsm.stack.fan_out import Marks
+from lancelsm.stack.fan_out import DirtyRegions
 
 _NAME_DIGITS = 16
 _GROUP_REGIONS = 64  # an event of this many region ids has 2.5 KB
@@ -105,7 +105,7 @@ class Dispatched:
     merges: tuple[str, ...]
     compacted: tuple[str, ...]
     failed: Mapping[str, Exception]
-    left: Marks
+    left: DirtyRegions
 
 
 def due(table: TableId, lags: Iterable[Lag], *, settings: Settings, now: float) -> Due:
@@ -169,7 +169,7 @@ def next_collection(table: TableId, *, settings: Settings, now: float) -> tuple[
 
 def dispatch(
     registry: TableRecords,
-    marks: Marks,
+    dirty: DirtyRegions,
     *,
     open_table: Callable[[str], TableHandle],
     work: Work,
@@ -187,9 +187,9 @@ def dispatch(
     merges: list[str] = []
     compacted: list[str] = []
     failed: dict[str, Exception] = {}
-    left = dict(marks)
-    for table, wanted in marks.items():
-        if len(left) < len(marks) and pace is not None and not pace.has_time(1, 1):
+    left = dict(dirty)
+    for table, wanted in dirty.items():
+        if len(left) < len(dirty) and pace is not None and not pace.has_time(1, 1):
             break
         del left[table]
         uri = str(table)
@@ -203,8 +203,8 @@ def dispatch(
             for group in groups:
                 work.flush(uri, regions=group)
             flushed += [uri] if groups else []
-            may_merge = needs.merge is not None or needs.compact
-            is_merging = may_merge and any(name.startswith(table) for name in work.running_merges())
+            has_work = needs.merge is not None or bool(needs.compact)
+            is_merging = has_work and any(name.startswith(table) for name in work.running_merges())
             if compact := _free(handle, needs.crowded if is_merging else needs.compact, lease=compaction_lease):
                 work.compact(uri, regions=compact)
                 compacted.append(uri)
@@ -300,7 +300,7 @@ def _open_checked(uri: str, table: TableId, open_table: Callable[[str], TableHan
 def _free(
     handle: TableHandle, group: Sequence[RegionId], *, lease: Callable[[RegionId], str] = flush_lease
 ) -> list[RegionId]:
-    """Return the regions of a group that no invocation flushes, or compacts, now."""
+    """Return the regions of a group whose lease is free: no invocation flushes (or compacts) them now."""
     return [region for region in group if not is_held(handle.context, lease(region))]
 
 

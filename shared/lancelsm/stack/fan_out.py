@@ -1,7 +1,7 @@
 """Divide the dirty tables of a deployment into chunks. A queue passes them to more invocations of `dispatch`.
 
-So the number of tables has no limit in the time of one invocation. The queue is a standard one: a chunk may come twice
-or late, and then finds work that was started already.
+So one invocation need not have time for all tables. The queue is a standard one: a chunk may come twice or late. Then its
+work was started already.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _BATCH = 10  # messages in one call
 _BATCH_BYTES = 200_000
 _POSITION = Key(partition="dispatch", sort="position")
 
-Marks = dict[TableId, tuple[RegionId, ...] | None]
+DirtyRegions = dict[TableId, tuple[RegionId, ...] | None]
 """Regions whose base may lag behind, by table. None: there are many; look at all regions of the table."""
 
 
@@ -42,13 +42,13 @@ class RunRegistry(Registry, DirtyIndex, Protocol):
 class ChunkQueue(Protocol):
     """Passes chunks of tables to invocations of `dispatch`."""
 
-    def send(self, chunks: Sequence[Marks]) -> None:
+    def send(self, chunks: Sequence[DirtyRegions]) -> None:
         """Send chunks, at most `_BATCH` in one call. Raises `Unavailable` if some may not have been sent."""
         ...
 
 
-def read_marks(index: DirtyIndex) -> Marks:
-    """Read which regions are marked, in the order of tables."""
+def read_dirty(index: DirtyIndex) -> DirtyRegions:
+    """Read which regions are dirty, in the order of tables."""
     found: dict[TableId, set[RegionId]] = {}
     for table, region, _ in index.dirty():
         found.setdefault(table, set()).add(region)
@@ -58,17 +58,17 @@ def read_marks(index: DirtyIndex) -> Marks:
     }
 
 
-def begin_after(marks: Marks, last: str) -> Marks:
-    """Return the same tables, but first those after `last`."""
-    later = {table: regions for table, regions in marks.items() if table > last}
-    return {**later, **marks}
+def begin_after(dirty: DirtyRegions, last: str) -> DirtyRegions:
+    """Return the same tables, those after `last` first."""
+    later = {table: regions for table, regions in dirty.items() if table > last}
+    return {**later, **dirty}
 
 
-def chunked(marks: Mapping[TableId, tuple[RegionId, ...] | None]) -> Iterator[Marks]:
+def chunked(dirty: Mapping[TableId, tuple[RegionId, ...] | None]) -> Iterator[DirtyRegions]:
     """Divide tables into chunks with few tables and regions."""
-    chunk: Marks = {}
+    chunk: DirtyRegions = {}
     size = 0
-    for table, regions in marks.items():
+    for table, regions in dirty.items():
         count = len(regions or ())
         if chunk and (len(chunk) == CHUNK_TABLES or size + count > _CHUNK_REGIONS):
             yield chunk
@@ -79,23 +79,23 @@ def chunked(marks: Mapping[TableId, tuple[RegionId, ...] | None]) -> Iterator[Ma
         yield chunk
 
 
-def encode(marks: Marks) -> str:
-    return json.dumps({"tables": marks}, separators=(",", ":"))
+def encode(dirty: DirtyRegions) -> str:
+    return json.dumps({"tables": dirty}, separators=(",", ":"))
 
 
-def decode(body: str) -> Marks:
-    """Decode `encode`. Raises `Invalid` if the text is no chunk."""
+def decode(body: str) -> DirtyRegions:
+    """Decode `encode`. Raises `Invalid` if the text is not a chunk."""
     try:
         tables = json.loads(body)["tables"]
-        marks: Marks = {
+        dirty: DirtyRegions = {
             TableId(table): None if regions is None else tuple(map(RegionId, regions))
             for table, regions in tables.items()
         }
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise Invalid("the message is not a chunk of tables", remedy="Delete it from the queue") from error
-    if not all(is_id(one) for table, regions in marks.items() for one in (table, *(regions or ()))):
-        raise Invalid("the message has ids of no table or region", remedy="Delete it from the queue")
-    return marks
+    if not all(is_id(one) for table, regions in dirty.items() for one in (table, *(regions or ()))):
+        raise Invalid("the message has an id that no table or region can have", remedy="Delete it from the queue")
+    return dirty
 
 
 class SqsChunks:
@@ -110,7 +110,7 @@ class SqsChunks:
         self._url = url
         self._client = client
 
-    def send(self, chunks: Sequence[Marks]) -> None:
+    def send(self, chunks: Sequence[DirtyRegions]) -> None:
         from botocore.exceptions import BotoCoreError, ClientError  # noqa: PLC0415 - optional dependency
 
         client = self._client or aws.client("sqs")
@@ -135,7 +135,7 @@ def _batches(bodies: Sequence[str]) -> Iterator[list[str]]:
         yield batch
 
 
-class Position:
+class LastTable:
     """The table with which the last run ended. Advisory: without it, the next run begins with the first table."""
 
     def __init__(self, registry: Registry) -> None:
@@ -157,7 +157,9 @@ class Position:
                 self._registry.swap(_POSITION, expect=None if self._record is None else {}, change={"after": last})
 
 
-def start_run(registry: RunRegistry, queue: ChunkQueue, *, pace: Pace, at_once: bool = False) -> tuple[Marks, int]:
+def start_run(
+    registry: RunRegistry, queue: ChunkQueue, *, pace: Pace, at_once: bool = False
+) -> tuple[DirtyRegions, int]:
     """Read which tables are dirty, and send all but a few to the queue.
 
     If the time ends before all are sent, the next run begins with the tables that are left.
@@ -171,11 +173,11 @@ def start_run(registry: RunRegistry, queue: ChunkQueue, *, pace: Pace, at_once: 
     Raises:
         Unavailable: the registry or the queue did not answer.
     """
-    marks = read_marks(registry)
-    if at_once or len(marks) <= CHUNK_TABLES:
-        return marks, 0
-    position = Position(registry)
-    chunks = list(chunked(begin_after(marks, position.read())))
+    dirty = read_dirty(registry)
+    if at_once or len(dirty) <= CHUNK_TABLES:
+        return dirty, 0
+    last_table = LastTable(registry)
+    chunks = list(chunked(begin_after(dirty, last_table.read())))
     sent = 0
     last = ""
     for start in range(0, len(chunks), _BATCH):
@@ -184,5 +186,5 @@ def start_run(registry: RunRegistry, queue: ChunkQueue, *, pace: Pace, at_once: 
             break
         queue.send(chunks[start : start + _BATCH])
         sent += sum(map(len, chunks[start : start + _BATCH]))
-    position.write(last)
+    last_table.write(last)
     return {}, sent

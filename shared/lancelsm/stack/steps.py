@@ -45,6 +45,25 @@ def execution_prefix(work: str, execution: str) -> str:
     return f"{steps_root(work)}/{execution}"
 
 
+def step_object(work: str, uri: str, *, field: str) -> str:
+    """Return the URI of an object that a step of this deployment wrote, as an event names it.
+
+    Args:
+        field: the field of the event.
+
+    Raises:
+        Invalid: the URI is not below the objects of the steps.
+    """
+    prefix = f"{steps_root(work)}/"
+    if not uri.startswith(prefix) or any(part in ("", ".", "..") for part in uri.removeprefix(prefix).split("/")):
+        raise Invalid(
+            f"{uri!r:.200} is not the URI of an object that a step of this deployment wrote",
+            remedy=f"Give what the step before returned, a URI below {prefix}",
+            field=field,
+        )
+    return uri
+
+
 def once(uri: str, table: str, step: Callable[[], Document]) -> Document:
     """Run a step unless its object exists. Return the document in the object.
 
