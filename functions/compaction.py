@@ -32,7 +32,7 @@ class Input:
     Returns:
         {"generations": [{"region", "generation", "rows", "path"}], "left": whether to call it again, "overtaken": [ids
         of regions that another invocation flushes]}. If nothing is left, all rows acknowledged before the call are in
-        generations. Something is left if the time was not enough. With `compact`: {"generations": [{"region",
+        generations. `left` is also true for overtaken regions. With `compact`: {"generations": [{"region",
         "first_generation", "generation", "parts", "rows", "path"}]}, like `lancelsm compact`.
 
     Raises:

@@ -8,8 +8,8 @@ A flush of a region is due by the table's settings for rows, bytes, or the time 
 with small logs share an invocation. A region whose flush still runs is left out (`region.lease.flush_lease`). A merge
 is due by the number of generations flushed since the last one, or by that time. A generation counts as pending until
 the merger has recorded its merge in the head. A compaction of a region is due if it has more than `max_generations`
-pending ones; while a merge is due or runs, more than twice as many, since it reads them all. A marked region without
-data is skipped; the merger removes its mark.
+pending ones; while a merge is due or runs, only if it has more than twice as many, since the merge reads them all. A
+dirty region without data is skipped; the merger clears the field.
 """
 
 from __future__ import annotations
@@ -305,8 +305,8 @@ def _free(
 
 
 def _lags(handle: TableHandle, wanted: Sequence[RegionId] | None) -> list[Lag]:
-    """Read the current heads of the marked regions; None: of all regions."""
-    marked = None if wanted is None else set(wanted)
+    """Read the current heads of these regions; None: of all regions."""
+    only = None if wanted is None else set(wanted)
 
     def lag(found: tuple[Region, Head]) -> Lag:
         with error_context(**found[0].where):
@@ -321,5 +321,5 @@ def _lags(handle: TableHandle, wanted: Sequence[RegionId] | None) -> list[Lag]:
                 since=float(head.dirty),
             )
 
-    heads = with_heads(handle.context, [one for one in regions(handle.context) if marked is None or one.id in marked])
+    heads = with_heads(handle.context, [one for one in regions(handle.context) if only is None or one.id in only])
     return handle.context.each(lag, [(region, head) for region, head in heads if head.dirty])

@@ -1,6 +1,6 @@
 """Divide the dirty tables of a deployment into chunks. A queue passes them to more invocations of `dispatch`.
 
-So one invocation need not have time for all tables. The queue is a standard one: a chunk may come twice or late. Then its
+So one invocation need not have time for all tables. The queue is not FIFO: a chunk may come twice or late, when its
 work was started already.
 """
 
