@@ -145,6 +145,7 @@ CIRCUMSTANCES = {
     "a listing that fails",
     "a batch again",
     "a batch with other bounds",
+    "a compaction",
     "a clock is an hour ahead",
     "a clock is an hour behind",
     "a stall that is longer than a collection",
