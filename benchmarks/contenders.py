@@ -1,4 +1,4 @@
-"""Those that put rows durably, in one form: ours, its peers, and the limits of the disk.
+"""What puts rows durably, behind one interface: ours, its peers, and the limits of the disk.
 
 Each is opened at a directory with the schema and key of the rows. `prepare` converts rows to what the contender takes,
 and returns the call to be timed. A call returns when the contender calls the rows durable. Ours and the two limits sync

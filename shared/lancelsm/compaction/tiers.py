@@ -17,10 +17,10 @@ _GROWTH = 2  # a generation becomes part of one that is at least this many times
 def choose_run(sizes: Sequence[int], *, most: int) -> range | None:
     """Choose neighbouring generations to compact; None if there are at most `most`.
 
-    All of them if the newer ones have twice the bytes of the oldest one: then replaced rows may take most of the space.
-    Else the run that reads the fewest bytes for each generation that it removes, of those runs in which no generation
-    has more than half of the bytes. If every generation is larger than all newer ones together there is no such run,
-    and the cheapest one of all is chosen.
+    If the newer ones have twice the bytes of the oldest one, choose all: replaced rows may then take most of the space.
+    Otherwise, of the runs in which no generation has more than half of the bytes, choose the run that reads the fewest
+    bytes for each generation that it removes. There is no such run if every generation is larger than all newer ones
+    together; then choose the cheapest of all runs.
 
     Args:
         sizes: bytes of the generations, oldest first.
