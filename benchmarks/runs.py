@@ -89,8 +89,8 @@ def measure(run: Run, name: str, *, ends: float, report: Callable[[Figure | Curv
 def _measure(run: Run, name: str, seconds: float, report: Callable[[Figure | Curve], object]) -> str | None:
     """Return why the benchmark ended early, or None."""
     command = [sys.executable, "-m", "benchmarks.one", name, str(run.scale)]
-    # At each merge and search, Lance logs errors and warnings that need no action. Its Rust code does not know this level
-    # of Python, so it logs nothing.
+    # At each merge and search, Lance logs errors and warnings that need no action. This level is one of Python, which
+    # Lance's Rust code does not know, so it logs nothing.
     environment = {**os.environ, "LANCE_LOG": "critical", "LANCEDB_LOG": "off"}
     late = threading.Event()
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as directory:
