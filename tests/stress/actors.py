@@ -107,10 +107,11 @@ def rival(context: ActorContext) -> None:
 
 
 def maintain(context: ActorContext) -> None:
-    """Flush, merge and optimize. No acknowledged row may be lost."""
+    """Flush, compact, merge and optimize. No acknowledged row may be lost."""
     table, expected = context.open(), Expected(context.seed)
     while not context.over:
-        act = context.rng.choice([table.flush, table.flush, table.flush, lambda: table.merge(engine="inprocess")])
+        merge = partial(table.merge, engine="inprocess")
+        act = context.rng.choice([table.flush, table.flush, table.flush, table.compact, merge])
         if context.done % 20 == 19:
             act = lambda: optimize_table(table._handle)  # noqa: E731 - one of several actions
         _succeeds(act)

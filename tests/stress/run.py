@@ -31,6 +31,7 @@ from tests.stress.stream import COLUMNS, REGIONS, STREAMS, Expected
 
 SETTINGS = {
     "flush_rows": 300,
+    "max_generations": 2,
     "optimize_small_fragments": 8,
     "keep_versions_seconds": 2,
     "collect_floor_bytes": 1 << 20,
