@@ -42,6 +42,7 @@ from lancelsm.read.explain import Explanation, ReadTrace, skipped_regions
 from lancelsm.read.explained_read import ReadName, explained_read
 from lancelsm.read.freshness import Consistency, read_staleness
 from lancelsm.read.index_status import IndexStatus
+from lancelsm.read.key_regions import KeyRegions
 from lancelsm.read.lance_snapshot import take_lance_snapshot
 from lancelsm.read.problems import warn_of_problems
 from lancelsm.read.pruning.region_pruning import pruned_view, regions_for
@@ -49,7 +50,7 @@ from lancelsm.read.result import Rows, with_first_batch
 from lancelsm.read.status import TableStatus, full_status
 from lancelsm.read.transact.conditional import UpsertOptions, check_options, decide_by
 from lancelsm.read.transact.edits import stored_edits
-from lancelsm.read.transact.read_token import RowsWithToken, decode_token, encode_token, point_of
+from lancelsm.read.transact.read_token import RowsWithToken, decode_token
 from lancelsm.read.transact.transactions import Transactions
 from lancelsm.read.view import View
 from lancelsm.read.view_cache import ListRegions, Select, ViewCache
@@ -439,6 +440,7 @@ class Table:
         staleness = self._staleness(consistency, max_staleness)
         with error_context(table=self.uri):
             wanted = deletes(keys, schema=self._schema).select(list(self._schema.primary_key))
+        own = KeyRegions(wanted, lambda: self._target)
 
         def read(view: View) -> pa.Table | RowsWithToken:
             rows = reader.get(
@@ -450,15 +452,16 @@ class Table:
                 parallel=self._context.parallel,
                 trace=self._trace,
             )
-            return RowsWithToken(rows=rows, token=self._token(view, wanted)) if with_token else rows
+            return RowsWithToken(rows=rows, token=own.token(view, table=self.config.table)) if with_token else rows
 
         if wanted.num_rows == 0 and not with_token:
             return self.scan(columns=columns, limit=0).to_arrow()
-        if staleness is None or self.config.regions is None:
-            return self._read_with_retry(read, lambda: self._regions_of(wanted))
+        if self.config.regions is None:
+            return self._read_with_retry(read, self.regions)
+        if staleness is None:
+            return self._read_with_retry(read, own.existing)
         # A kept listing or the region snapshot has the regions, so no catalog is listed.
-        select = self._select_of(wanted)
-        return self._read_with_retry(read, lambda: regions(self._context), select=select, max_staleness=staleness)
+        return self._read_with_retry(read, self.regions, select=own.select, max_staleness=staleness)
 
     @checked
     def search(
@@ -1077,28 +1080,6 @@ class Table:
             if self._writers is None:
                 self._writers = RegionWriters(self._target, owner=self._owner)
         return self._writers.append_all(route(rows, self._target.regions), next_draft=next_draft)
-
-    def _regions_of(self, keys: pa.Table) -> list[Region]:
-        """Return the regions that may have rows of these keys above the base."""
-        if self.config.regions is None:
-            return regions(self._context)
-        parts = route(keys, self._target.regions)
-        return [region for part in parts if (region := self._target.directory.find(part.values)) is not None]
-
-    def _select_of(self, keys: pa.Table) -> Select:
-        """Return the function that picks the same regions out of those of the catalog."""
-        spec = self._target.regions
-        values = {part.values for part in route(keys, spec)}
-        return lambda every: [one for one in every if one.spec_id == spec.spec_id and one.values in values]
-
-    def _token(self, view: View, keys: pa.Table) -> str:
-        """Return the token of a read of these keys from a view. A region that the view lacks had no entry."""
-        directory, ends = self._target.directory, {one.region: one.end for one in view.regions}
-        ids = [
-            (directory.find(part.values) or directory.named(part.values)).id
-            for part in route(keys, self._target.regions)
-        ]
-        return encode_token(self.config.table, {one: point_of(ends.get(one)) for one in ids})
 
     def _staleness(self, consistency: Consistency, max_staleness: float | None) -> float | None:
         with error_context(table=self.uri):
