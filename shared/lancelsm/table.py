@@ -265,7 +265,9 @@ class Table:
             where: a condition, see `scan`; `true` matches every row.
             set: an SQL expression in Lance's dialect for each column to set, such as `{"n": "n + 1", "state":
                 "'paid'"}`. It sees the old values of all columns of the row. A literal may be written as in JSON rows.
-                A sum or product that exceeds 64 bits wraps around, as in Lance.
+                A sum or product that exceeds 64 bits wraps around, as in Lance. Lance has no CASE, subqueries or
+                intervals: use `transact` for these. The value is cast to the type of the column if nothing is lost,
+                so the time of now is `CAST(now() AS TIMESTAMP)`.
 
         Raises:
             Invalid: the condition or an expression is not valid, or fails on a row; the value does not fit its column;

@@ -87,6 +87,7 @@ def test_a_write_to_a_region_of_another_owner_is_fenced_and_a_damaged_log_is_cor
         ("scan", "t", "--explain", "--to", "x.csv"),
         ("scan", "t", "--storage-option", "region"),
         ("init", "t", "--schema", "x.csv", "--primary-key", "a", "--set", "flush_rows"),
+        ("update", "t", "--where", "true", "--set", "a=1", "--set", "a=2"),
     ],
 )
 def test_wrong_usage_exits_with_2_in_both_output_formats(run: Run, arguments: tuple[str, ...]) -> None:

@@ -238,7 +238,7 @@ def test_rows_that_were_appended_to_the_base_are_reported_until_their_keys_are_w
     else:
         connected(table).add(rows)
 
-    assert "1 keys are there twice, among them id=2" in reported(table, ProblemKind.KEYS)
+    assert "1 key is there twice, among them id=2" in reported(table, ProblemKind.KEYS)
 
     # A merge of other keys does not hide the problem
     table.upsert([{"id": 5, "v": 5}, {"id": 200, "v": 1}])

@@ -192,8 +192,8 @@ def test_a_strong_read_makes_the_view_young_again(tmp_path: Path) -> None:
     [
         ({"consistency": "eventual"}, "needs to know how old"),
         ({"max_staleness": 5}, "a strong read has no staleness"),
-        ({"consistency": "eventual", "max_staleness": 0}, "max_staleness is 0"),
-        ({"consistency": "eventual", "max_staleness": 3600}, "a collection may delete"),
+        ({"consistency": "eventual", "max_staleness": 0}, "max_staleness is 0, not above 0 and below 3,600"),
+        ({"consistency": "eventual", "max_staleness": 3600}, "max_staleness is 3600, not above 0"),
         ({"consistency": "weak"}, "consistency is 'weak'"),
     ],
 )

@@ -32,7 +32,7 @@ def create(
     option: Annotated[list[str] | None, typer.Option("-o", "--option", metavar="KEY=VALUE", help="An option of Lance "
                                                      "for this kind; repeatable.")] = None,
 ) -> None:  # fmt: skip
-    """Create an index on the base. Generations and later flushes get one for vectors, INVERTED and BTREE.
+    """Create an index on the base. For vectors, INVERTED and BTREE, generations get one too, now and at each flush.
 
     After a crash, the same command with --replace, or `optimize`, finishes it. As JSON: {"name", "columns", "kind",
     "metric", "rows", "rows_without", "generations", "generations_without", "maintained", "segments", "trained_rows",

@@ -51,7 +51,7 @@ def write(
 
     A file is checked as a whole before its first row is written; if it has a key twice, the later row wins. Stdin is
     written as it arrives, 8 MB or 100,000 rows at a time. As JSON: {"rows", "entries": [{"region", "position",
-    "rows"}]}, and with one of the last four options also "skipped", the number of rows that were not written.
+    "rows"}]}; with --if-absent, --if-newer, --if-unchanged or --partial also "skipped", the number of other rows.
     """
     if if_absent or if_newer is not None or if_unchanged is not None or partial:
         from lancelsm.cli.input import feed, upserts_of
@@ -91,7 +91,12 @@ def update(
 
     As JSON: {"rows", "entries": [{"region", "position", "rows"}]}.
     """
-    texts = {name.strip(): text.strip() for name, text in pairs(assignments, option="--set").items()}
+    texts: dict[str, str] = {}
+    for assignment in assignments:
+        ((name, text),) = pairs([assignment], option="--set", form="COLUMN=SQL").items()
+        if name.strip() in texts:
+            raise typer.BadParameter(f"column {name.strip()!r} is set twice", param_hint="--set")
+        texts[name.strip()] = text.strip()
     _show_committed(session, "Updated", session.open(uri).update(where=where, set=texts))
 
 

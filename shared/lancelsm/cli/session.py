@@ -102,13 +102,13 @@ def console(stream: Any = None) -> Console:
     return Console(file=out, width=None if out.isatty() else _WIDE, markup=False, highlight=False)
 
 
-def pairs(texts: list[str] | None, *, option: str) -> dict[str, str]:
-    """Parse `KEY=VALUE` arguments. An argument without `=` is a usage error."""
+def pairs(texts: list[str] | None, *, option: str, form: str = "KEY=VALUE") -> dict[str, str]:
+    """Parse `KEY=VALUE` arguments; the last one of a key wins. An argument without `=` is a usage error."""
     found = {}
     for text in texts or []:
         name, equals, value = text.partition("=")
         if not name or not equals:
-            raise typer.BadParameter(f"{text!r} is not KEY=VALUE", param_hint=option)
+            raise typer.BadParameter(f"{text!r} is not {form}", param_hint=option)
         found[name] = value
     return found
 

@@ -197,4 +197,5 @@ def _inside(where: str, check: _Check, value: Any) -> Any:
     try:
         return check(value)
     except _Refused as refused:
-        raise _Refused(f"{where} {refused}") from None
+        found = "" if ", not " in str(refused) else f", not {type(value).__name__}"
+        raise _Refused(f"{where} {refused}{found}") from None

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from lancelsm.common.panics import is_panic
 from lancelsm.dataset.conditions import checked_sql, described_problem
-from lancelsm.dataset.native import USER
+from lancelsm.dataset.native import USER, sql_remedy
 from lancelsm.errors import Invalid
 from lancelsm.record.batches import without_slices
 from lancelsm.record.casts import as_schema, as_type, converted
@@ -36,7 +36,8 @@ class Assignments:
             try:
                 values = _converted(found.column(number), field)
             except Invalid as error:
-                raise _refused(name, self.texts[name], error.message, table) from error
+                remedy = f"Give a value of {field.type}; CAST(... AS ...) converts one"
+                raise _refused(name, self.texts[name], error.message, table, remedy=remedy) from error
             rows = rows.set_column(rows.schema.get_field_index(name), rows.schema.field(name), values)
         return rows
 
@@ -60,7 +61,9 @@ class Assignments:
                 if len(names) == 1
                 else next((name for name in names if not self._of(name)._is_planned(rows, schema, table)), names[0])
             )
-            raise _refused(failed, self.texts[failed], USER.sub("", described_problem(cause)), table) from cause
+            why = USER.sub("", described_problem(cause))
+            remedy = "Leave out the rows on which it fails, by the condition" if rows.num_rows else _remedy(why)
+            raise _refused(failed, self.texts[failed], why, table, remedy=remedy) from cause
         return found.combine_chunks().to_batches()[0] if rows.num_rows else pa.RecordBatch.from_pylist([], found.schema)
 
     def _of(self, name: str) -> Assignments:
@@ -102,7 +105,7 @@ def read_assignments(texts: Mapping[str, str], *, schema: TableSchema, table: st
             sql[name] = checked_sql(text, field=field, columns=schema.columns, table=table)
         except Invalid as error:
             why = error.message.replace(f"the condition {text!r} can't be applied: ", "", 1)
-            raise _refused(name, text, why, table) from error
+            raise _refused(name, text, why, table, remedy=error.remedy) from error
     found = Assignments(texts=dict(texts), sql=sql)
     plain = pa.schema([field.remove_metadata() for field in schema.columns])
     found.applied(plain.empty_table(), schema, table=table)
@@ -140,10 +143,16 @@ def _wide_field(field: pa.Field) -> pa.Field:
     return field.with_type(_wide(field.type))
 
 
-def _refused(name: str, text: str, why: str, table: str) -> Invalid:
+def _remedy(why: str) -> str:
+    if "is not supported SQL" in why or "an aggregate" in why:
+        return "Lance evaluates no SQL of this kind, such as CASE or subqueries: use table.transact"
+    return sql_remedy(why)
+
+
+def _refused(name: str, text: str, why: str, table: str, *, remedy: str) -> Invalid:
     return Invalid(
         f"column {name!r} can't be set to {text!r}: {why.rstrip('.')}",
-        remedy="Write text in 'quotes', and a column name that is not a plain word in `backticks`",
+        remedy=remedy,
         redacted=f"column {name!r} can't be set: its expression fails, or its value does not fit",
         table=table,
         field=name,

@@ -174,10 +174,19 @@ def invalid_condition(condition: str, problem: str, *, remedy: str = "", **where
     """Build the error for a condition that can't be planned, or fails on a row."""
     return Invalid(
         f"the condition {condition!r} can't be applied: {USER.sub('', problem).rstrip('.')}",
-        remedy=remedy or "Write text in 'quotes', and a column name that is not a plain word in `backticks`",
+        remedy=remedy or sql_remedy(problem),
         redacted="the condition can't be applied",
         **where,
     )
+
+
+def sql_remedy(problem: str) -> str:
+    """Return what to do about SQL that Lance refuses with this text."""
+    if "is not supported SQL" in problem:
+        return "Lance evaluates no SQL of this kind, such as CASE or subqueries: use AND, OR and functions"
+    if "could not convert to literal" in problem:
+        return "Cast the column to a type that has this number, such as CAST(total AS DOUBLE)"
+    return "Write text in 'quotes', and a column name that is not a plain word in `backticks`"
 
 
 def text_of(cause: BaseException) -> str:

@@ -34,5 +34,7 @@ def explained_read(given: Mapping[str, Any], *, table: str) -> ReadName:
     else:
         name = "count" if "count" in given else "scan"
     if extra := given.keys() - _ARGUMENTS[name]:
-        raise Invalid(f"{name} has no argument {min(extra)}", table=table, field=min(extra))
+        chosen_by = ", ".join(sorted(given.keys() & (_SEARCHES | {"keys", "count"})))
+        remedy = f"Leave it out, or leave out {chosen_by}" if chosen_by else "Leave it out"
+        raise Invalid(f"{name} has no argument {min(extra)}", remedy=remedy, table=table, field=min(extra))
     return name

@@ -35,9 +35,8 @@ def read_staleness(consistency: Consistency, max_staleness: float | None, *, int
         )
     if not 0 < max_staleness < interval:
         raise Invalid(
-            f"max_staleness is {max_staleness:g}, but a collection may delete what a view reads that was current "
-            f"{interval:,g} seconds ago",
-            remedy=f"Give seconds above 0 and below {interval:,g}, the setting collect_interval_seconds",
+            f"max_staleness is {max_staleness:g}, not above 0 and below {interval:,g}",
+            remedy="Give seconds below the setting collect_interval_seconds: what older reads need may be collected",
             field="max_staleness",
         )
     return max_staleness

@@ -236,7 +236,8 @@ def _keys(handle: TableHandle, base: BaseTable, *, every: bool) -> Iterator[Tabl
         return
     if repeated.keys:
         examples = "; ".join(repeated.examples)
-        message = f"another tool added rows to the base: {repeated.keys} keys are there twice, among them {examples}"
+        keys = "1 key is" if repeated.keys == 1 else f"{repeated.keys:,} keys are"
+        message = f"another tool added rows to the base: {keys} there twice, among them {examples}"
         yield TableProblem(kind=ProblemKind.KEYS, message=message, remedy=again)
 
 

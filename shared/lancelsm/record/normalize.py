@@ -195,7 +195,12 @@ def _row_columns(rows: list[Any]) -> Mapping[str, _Column] | None:
         if values.keys() != names:
             name = next(iter(values.keys() ^ names))
             present, missing = (row, 0) if name in values else (0, row)
-            raise Invalid(f"column {shown(name)} is in row {present} and missing in row {missing}", field=name, row=row)
+            raise Invalid(
+                f"column {shown(name)} is in row {present} and missing in row {missing}",
+                remedy="Give rows with the same columns; rows with other columns in another call",
+                field=name,
+                row=row,
+            )
     return {name: [values[name] for values in rows] for name in names}
 
 
