@@ -14,7 +14,7 @@ import pytest
 
 import lancelsm
 from lancelsm.common.layout import published_version
-from lancelsm.dataset import foreign_rows
+from lancelsm.dataset import base_reads, newest_base
 from lancelsm.errors import Corrupt, Invalid, LsmWarning, Unavailable
 from lancelsm.read.problems import ProblemKind
 from lancelsm.region.handle import open_configured
@@ -267,7 +267,7 @@ def test_a_store_that_does_not_answer_is_no_problem_of_the_table(
     def unanswered(base: object, **options: object) -> Any:
         raise Unavailable("the store did not answer")
 
-    monkeypatch.setattr(foreign_rows, "scan_base", unanswered)
+    monkeypatch.setattr(base_reads, "scan_base", unanswered)
 
     again, messages = opened(table)
 
@@ -283,6 +283,7 @@ def test_a_damaged_mem_wal_index_is_refused(tmp_path: Path, monkeypatch: pytest.
         raise OSError("LanceError(IO): failed to decode Protobuf message: IndexSection.indices: buffer underflow")
 
     monkeypatch.setattr(lance.LanceDataset, "mem_wal_index_details", damaged)
+    monkeypatch.setattr(newest_base, "decode_manifest", lambda _: None)  # it can't decode the index either
 
     again, messages = opened(table)
 

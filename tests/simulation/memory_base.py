@@ -81,7 +81,7 @@ class MemoryBase:
                 metadata=self.versions[number].metadata,
                 fragments=(),
                 data_storage_version="2.1",
-                dataset=cast("Any", self.versions[number]),
+                opened=lambda: cast("Any", self.versions[number]),
             )
 
         return self._call("open_base", version, act)

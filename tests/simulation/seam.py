@@ -76,6 +76,7 @@ COMPOSED = frozenset(
         "file_ranges.range_reader",  # only for files above 64 MiB
         "foreign_rows.counted_rows",
         "foreign_rows.repeated_keys",
+        "newest_base.read_newest_base",  # through the object store
         "base_table.open_dataset",  # within each of the others
         "base_rows.hide_all_rows",
         "counted_files.open_file",  # for the reads of generations and key indexes
@@ -111,6 +112,8 @@ PURE = frozenset(
         "index_options.checked_options",
         "assignments.read_assignments",
         "base_rows.by_fragment",
+        "base_manifest.decode_manifest",
+        "base_manifest.split_manifest",
         "base_table.base_of",
         "base_table.counters",
         "base_table.first_version",

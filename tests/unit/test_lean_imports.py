@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import pkgutil
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import lancelsm
+from tests.unit.tables import three_levels
 
 PACKAGE = Path(lancelsm.__file__).parent
 LEAN = ("common", "record", "routing", "region", "wal", "objects", "registry")
@@ -30,3 +32,17 @@ def test_a_lean_module_imports_without_heavy_packages(name: str) -> None:
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
 
     assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.rest
+def test_a_process_of_status_does_not_load_lance(tmp_path: Path) -> None:
+    table = three_levels(tmp_path / "table")
+    table.merge()  # its marker is a version of the base without a statement of its own
+    script = (
+        f"import sys; sys.modules['lance'] = None; from lancelsm.cli import main; "
+        f"main(['status', {table.uri!r}, '--output', 'json'])"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+
+    assert (done.returncode, done.stderr) == (0, "")
+    assert json.loads(done.stdout)["base_version"] == table.status().base_version

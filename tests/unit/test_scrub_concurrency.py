@@ -128,7 +128,7 @@ def test_a_version_of_the_base_that_is_removed_between_listing_and_reading_is_no
                 raise ValueError(f"Dataset at path {uri} was not found: Not found: version {found.version}")
         return found
 
-    monkeypatch.setattr("lancelsm.dataset.base_table.lance.dataset", late)
+    monkeypatch.setattr(lance, "dataset", late)
 
     assert table.scrub().problems == ()
     assert calls[0] > 1

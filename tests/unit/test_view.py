@@ -141,8 +141,8 @@ def test_one_failed_read_of_any_kind_raises_unavailable(table: Table) -> None:
     expected = rows_of(Table(open_table(table.uri, ports=faulty(plan))))
     assert [found["id"] for found in expected] == [1, 2, 3]
     for call in plan.calls:
-        if call.key.endswith("config.json"):
-            continue
+        if call.key.endswith("config.json") or call.key.startswith("_versions/"):
+            continue  # of `open`; without an answer about the manifest it asks Lance
         reading = Table(open_table(table.uri, ports=faulty(FaultPlan.at(call.index, FAIL_BEFORE))))
         with pytest.raises(Unavailable):
             reading.scan()

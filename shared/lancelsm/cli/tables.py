@@ -96,8 +96,6 @@ def status(session: Session, uri: Uri) -> None:
     """
     from dataclasses import asdict
 
-    from rich.console import Group
-
     from lancelsm.cli.text import counted, listing
     from lancelsm.read.status import full_status
 
@@ -115,7 +113,13 @@ def status(session: Session, uri: Uri) -> None:
         if one["rows_without"]
     ]
     problems = [f"Problem: {problem}" for problem in status.problems]
-    session.show(found, lambda: Group(title, lag, *behind, *problems, listing(regions, columns=columns)))
+
+    def text() -> Any:
+        from rich.console import Group
+
+        return Group(title, lag, *behind, *problems, listing(regions, columns=columns))
+
+    session.show(found, text)
 
 
 @command(commands, "describe", example="lancelsm describe orders")

@@ -8,14 +8,12 @@ changes counters.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
-import lance
 import pyarrow as pa
-from lance.dataset import Index
 
 from lancelsm.common.formats import TABLE_FORMAT
 from lancelsm.common.layout import LANCE_DIRECTORIES, Generation, RegionId, TableId
@@ -26,6 +24,11 @@ from lancelsm.generated.lance.table_pb2 import MemWalIndexDetails
 from lancelsm.objects.links import check_directories
 from lancelsm.record.casts import as_type
 from lancelsm.record.schema import FIELD_ID, TableSchema, declare_primary_key
+
+if TYPE_CHECKING:  # a process that only looks at a table does not load Lance
+    import lance
+
+    from lancelsm.dataset.base_manifest import BaseManifest
 
 TABLE = "lancelsm.table"
 REGISTRY = "lancelsm.registry"
@@ -94,7 +97,12 @@ class Fragment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BaseTable:
-    """One version of a base, as a value. `dataset` is the open Lance dataset, to read rows with."""
+    """One version of a base, as a value.
+
+    Args:
+        opened: returns the open Lance dataset.
+        manifest: what was decoded of the manifest, if this version was read without Lance.
+    """
 
     uri: str
     version: int
@@ -102,8 +110,14 @@ class BaseTable:
     metadata: Mapping[str, str]
     fragments: tuple[Fragment, ...]
     data_storage_version: str
-    dataset: lance.LanceDataset = field(repr=False, compare=False)
+    opened: Callable[[], lance.LanceDataset] = field(repr=False, compare=False)
     storage_options: StorageOptions = field(default=None, repr=False)
+    manifest: BaseManifest | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def dataset(self) -> lance.LanceDataset:
+        """The open Lance dataset, to read rows with."""
+        return self.opened()
 
     @property
     def facts(self) -> BaseFacts | None:
@@ -135,6 +149,8 @@ class BaseTable:
     @property
     def outside(self) -> tuple[str, ...]:
         """Locations outside of the table from which this version reads files, as the base of a clone does."""
+        if self.manifest is not None:
+            return ()  # such a manifest is not decoded
         return tuple(one.path for one in self.dataset.base_paths().values())
 
     def mem_wal_index(self) -> Mapping[str, Any] | None:
@@ -142,6 +158,8 @@ class BaseTable:
 
         Raises: `Corrupt` or `Unavailable` like `open_base`. Opening a base does not read its indexes.
         """
+        if self.manifest is not None:
+            return self.manifest.mem_wal_index
         with read_errors("the base's MemWAL index can't be read", table=self.uri, object=f"{self.uri}/_versions"):
             return cast("Mapping[str, Any] | None", self.dataset.mem_wal_index_details())
 
@@ -179,6 +197,8 @@ def create_base(
     A crash before version 1 leaves files without a dataset. A crash after it leaves a base with facts but without the
     index, which `ensure_mem_wal` adds.
     """
+    import lance  # noqa: PLC0415
+
     declared = declare_primary_key(columns, tuple(primary_key)).with_metadata(facts.metadata())
     # Automatic clean-up is off: with it any commit of any tool may delete files that readers and snapshots need.
     carried = Carried(_declared(batch, declared) for batch in rows)
@@ -253,6 +273,9 @@ def replace_mem_wal(base: BaseTable, *, sharding: Sharding | None) -> None:
 
 def _install_mem_wal(base: BaseTable, dataset: lance.LanceDataset) -> None:
     """Commit the same index entry as Lance's `initialize_mem_wal()`, which does not accept every key."""
+    import lance  # noqa: PLC0415
+    from lance.dataset import Index  # noqa: PLC0415
+
     index = Index(
         uuid=str(uuid.uuid5(uuid.UUID(base.metadata[TABLE]), MEM_WAL_INDEX)),
         name=MEM_WAL_INDEX,
@@ -295,7 +318,7 @@ def base_of(dataset: lance.LanceDataset, *, uri: str, storage_options: StorageOp
             metadata=metadata,
             fragments=tuple(_fragment(found.metadata) for found in dataset.get_fragments()),
             data_storage_version=dataset.data_storage_version,
-            dataset=dataset,
+            opened=lambda: dataset,
             storage_options=storage_options,
         )
         _ = base.facts, base.counters, base.fence  # raises if one of their numbers can't be parsed
@@ -325,6 +348,8 @@ def no_dataset(uri: str) -> Invalid:
 
 def open_dataset(*, uri: str, version: int | None, storage_options: StorageOptions) -> lance.LanceDataset:
     """Open a base as a Lance dataset. Raises: the same errors as `open_base`."""
+    import lance  # noqa: PLC0415
+
     check_directories(uri, LANCE_DIRECTORIES)
     try:
         with read_errors("the base can't be opened", table=uri, object=f"{uri}/_versions"):

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lancelsm.dataset.base_reads import scan_base
 from lancelsm.dataset.base_table import BaseTable, VersionGone, open_base
 from lancelsm.record.casts import shown_value
 from lancelsm.record.key import key_column
@@ -50,6 +49,8 @@ def repeated_keys(base: BaseTable) -> Repeated:
 
     Raises: the same errors as `dataset.base_reads.scan_base`.
     """
+    from lancelsm.dataset.base_reads import scan_base  # noqa: PLC0415 - loads Lance
+
     key = base.schema.primary_key
     batches = list(scan_base(base, columns=list(key)))
     rows = pa.Table.from_batches(batches) if batches else base.schema.key.empty_table()

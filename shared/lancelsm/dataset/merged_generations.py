@@ -16,9 +16,9 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 from google.protobuf.message import DecodeError
-from lance.mem_wal import CompactedSsTable
 
 from lancelsm.common.layout import Generation, RegionId
+from lancelsm.dataset.base_manifest import split_manifest
 from lancelsm.dataset.base_table import MEM_WAL_INDEX, BaseTable, base_of, open_base
 from lancelsm.dataset.native import native_errors
 from lancelsm.errors import Contended, Corrupt
@@ -26,7 +26,6 @@ from lancelsm.generated.lance import table_pb2
 from lancelsm.objects import ObjectStore
 
 _LAST_VERSION = (1 << 64) - 1
-_FOOTER = 16  # position of the manifest, format version, magic
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,6 +137,8 @@ def _marker(markers: Markers | None, region: RegionId) -> int:
 
 
 def _mark(base: BaseTable, regions: Mapping[RegionId, Generation]) -> BaseTable:
+    from lance.mem_wal import CompactedSsTable  # noqa: PLC0415 - a process that only looks does not load Lance
+
     no_keys = pa.schema([column.remove_metadata() for column in base.schema.key]).empty_table()
     marks = [CompactedSsTable(region, upto) for region, upto in sorted(regions.items())]
     with native_errors("the markers can't be raised", table=base.uri):
@@ -151,12 +152,8 @@ def _mark(base: BaseTable, regions: Mapping[RegionId, Generation]) -> BaseTable:
 
 
 def _decoded(key: str, body: bytes) -> StoredDetails | None:
-    (position,) = struct.unpack("<q", body[-_FOOTER:-8])
-    manifest = table_pb2.Manifest.FromString(_message(body, position))
-    if not manifest.HasField("index_section"):
-        return None
-    section = table_pb2.IndexSection.FromString(_message(body, manifest.index_section))
-    for index in section.indices:
+    _, indexes = split_manifest(body)
+    for index in indexes:
         if index.name == MEM_WAL_INDEX:
             return StoredDetails(
                 key=key,
@@ -165,15 +162,6 @@ def _decoded(key: str, body: bytes) -> StoredDetails | None:
                 message=table_pb2.MemWalIndexDetails.FromString(index.index_details.value),
             )
     return None
-
-
-def _message(body: bytes, position: int) -> bytes:
-    """Return the length-prefixed message at `position`."""
-    (length,) = struct.unpack_from("<I", body, position)
-    message = body[position + 4 : position + 4 + length]
-    if position < 0 or len(message) != length:
-        raise ValueError(f"{length} bytes at {position} exceed the file")
-    return message
 
 
 def _by_region(marks: Iterable[table_pb2.CompactedSsTable]) -> dict[RegionId, Generation]:

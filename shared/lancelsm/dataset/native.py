@@ -12,7 +12,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 
 import pyarrow as pa
-from lance.commit import CommitConflictError
 
 from lancelsm.common.full_disk import no_room, says_full
 from lancelsm.common.panics import is_panic
@@ -88,7 +87,7 @@ def native_errors(doing: str, *, reading: Carried | None = None, **where: str) -
         yield
     except (LsmError, ConnectionError):
         raise
-    except (CommitConflictError, OSError, ValueError, RuntimeError) as cause:
+    except (_conflict_error(), OSError, ValueError, RuntimeError) as cause:
         if reading is not None and reading.error is not None:
             raise reading.error from cause
         error = translated(cause, doing=doing, **where)
@@ -134,7 +133,7 @@ def translated(cause: Exception, *, doing: str, **where: str) -> LsmError | None
     reason = f"{doing}: {text}"
     if says_full(text):
         return no_room(reason, **where)
-    if isinstance(cause, CommitConflictError) or _CONFLICT.search(text):
+    if isinstance(cause, _conflict_error()) or _CONFLICT.search(text):
         return Contended(reason, **where)
     if (refused := _access_problem(text, doing, where)) is not None:
         return refused
@@ -145,6 +144,12 @@ def translated(cause: Exception, *, doing: str, **where: str) -> LsmError | None
     if isinstance(cause, OSError) or _STORE.search(text):
         return Unavailable(reason, **where)
     return None
+
+
+def _conflict_error() -> type[Exception]:
+    from lance.commit import CommitConflictError  # noqa: PLC0415 - a process that only looks does not load Lance
+
+    return CommitConflictError
 
 
 def _read_error(cause: Exception, doing: str, where: Mapping[str, str]) -> LsmError:

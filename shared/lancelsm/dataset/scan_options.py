@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import lance
 import pyarrow as pa
+
+if TYPE_CHECKING:  # a process that only looks at a table does not load Lance
+    import lance
 
 _BATCH_BYTES = 8 << 20
 _BATCH_ROWS = 65_536

@@ -14,18 +14,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
-import lance
 import pyarrow as pa
 from google.protobuf.message import DecodeError
-from lance.file import LanceFileSession
-from lance.fragment import FragmentMetadata
 
 from lancelsm.common.formats import check_format
 from lancelsm.common.layout import statement_key, statement_version
 from lancelsm.common.setsum import Setsum
 from lancelsm.dataset.base_table import MEM_WAL_INDEX, BaseTable, StorageOptions
-from lancelsm.dataset.deletions import hidden_rows
 from lancelsm.dataset.merged_generations import find_manifest, manifest_names
 from lancelsm.dataset.native import read_errors
 from lancelsm.dataset.scan_options import scan_options
@@ -34,6 +31,11 @@ from lancelsm.generated.lancelsm.v1 import files_pb2 as pb
 from lancelsm.objects import ObjectStore, put_once
 from lancelsm.objects.local_copies import LocalCopy
 from lancelsm.objects.open import open_store
+
+if TYPE_CHECKING:  # a process that only looks at a table does not load Lance
+    import lance
+    from lance.file import LanceFileSession
+    from lance.fragment import FragmentMetadata
 
 FILES = "lancelsm.files"  # schema metadata of the base: the key of the statement
 
@@ -182,6 +184,11 @@ def files_of(base: BaseTable) -> list[NamedFile]:
         Corrupt: its fragments or indexes can't be read.
         Unavailable: the store did not answer.
     """
+    if base.manifest is not None:
+        return [
+            NamedFile(root=base.uri, key=one.key, path=one.key, rows=one.rows, bytes=one.bytes)
+            for one in base.manifest.files
+        ]
     with read_errors("the base's fragments can't be read", table=base.uri):
         return list(named_files(base.dataset, (one.metadata for one in base.dataset.get_fragments())))
 
@@ -211,6 +218,8 @@ def check_found(base: BaseTable, named: NamedFile) -> None:
         Corrupt: it can't be decoded, or has another number of rows than the version records.
         Unavailable: the store did not answer.
     """
+    from lancelsm.dataset.deletions import hidden_rows  # noqa: PLC0415 - loads numpy
+
     folder, options = named.key.partition("/")[0], base.storage_options
     if folder == "_deletions":
         body = open_store(named.root, options).get(named.key)
@@ -288,7 +297,7 @@ def sum_file(
         if body is None:
             raise Corrupt("a file of the base is gone", table=named.root, object=named.path)
         return replace(sum_body(named.key, body.body, rows=named.rows, path=named.path), found=found)
-    files = LanceFileSession(named.root, storage_options=dict(options or {}))
+    files = _session(named.root, options)
     if named.bytes is not None:
         sizes = {named.key: named.bytes}
     else:
@@ -309,7 +318,13 @@ def file_pieces(root: str, key: str, size: int, *, options: StorageOptions) -> I
     Raises: `Corrupt` or `Unavailable`, if it can't be read.
     """
     with read_errors("a file of the base can't be read", table=root, object=key):
-        yield from _pieces(LanceFileSession(root, storage_options=dict(options or {})), key, size)
+        yield from _pieces(_session(root, options), key, size)
+
+
+def _session(root: str, options: StorageOptions) -> LanceFileSession:
+    from lance.file import LanceFileSession  # noqa: PLC0415
+
+    return LanceFileSession(root, storage_options=dict(options or {}))
 
 
 def _pieces(files: LanceFileSession, key: str, size: int, copy: LocalCopy | None = None) -> Iterator[bytes]:

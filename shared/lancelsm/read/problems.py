@@ -17,7 +17,6 @@ from lancelsm.dataset.base_table import BaseTable
 from lancelsm.dataset.foreign_rows import counted_rows, repeated_keys
 from lancelsm.errors import Corrupt, LsmError, LsmWarning
 from lancelsm.read.foreign_commits import foreign_files
-from lancelsm.read.index_status import promise_problem
 from lancelsm.region.catalog import Region, regions, with_heads
 from lancelsm.region.compare_and_swap import newest
 from lancelsm.region.drift import drift
@@ -76,7 +75,7 @@ def find_problems(
     listed = list_shards(context)
     heads = with_heads(context, regions(context)) if heads is None else heads
     catalog = [region for region, _ in heads]
-    base = base or handle.read_base()
+    base = base or handle.inspect_base()
     found = list(_shards(handle, listed, catalog))
     found += [one for region, head in heads if (one := _writer(region, head, listed.get(region.id))) is not None]
     if (wrong := drift(base, handle.config)) is not None:
@@ -96,6 +95,8 @@ def promise_problems(handle: TableHandle, *, base: BaseTable | None = None) -> l
 
     Raises: the same errors as `find_problems`.
     """
+    from lancelsm.read.index_status import promise_problem  # noqa: PLC0415 - loads Lance
+
     context = handle.context
     manifests = [newest(region, head)[1] for region, head in with_heads(context, regions(context))]
     message = promise_problem(base or handle.read_base(), manifests, objects=context.objects)

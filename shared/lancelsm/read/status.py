@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lancelsm.common.layout import Generation, RegionId
 from lancelsm.dataset.base_table import BaseTable
-from lancelsm.read.index_status import IndexStatus, read_index_statuses
+from lancelsm.objects import ObjectStore
 from lancelsm.read.problems import TableProblem, find_problems, promise_problems
 from lancelsm.region.catalog import Region, regions, with_heads
 from lancelsm.region.compare_and_swap import newest
@@ -17,6 +17,9 @@ from lancelsm.region.head import Head
 from lancelsm.region.manifest import Manifest
 from lancelsm.routing.route import values_json
 from lancelsm.routing.spec import RegionSpec
+
+if TYPE_CHECKING:
+    from lancelsm.read.index_status import IndexStatus
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +60,7 @@ def read_status(handle: TableHandle) -> TableStatus:
     context = handle.context
     heads = with_heads(context, regions(context))
     named = context.each(lambda found: newest(*found), heads)
-    base = handle.read_base()
+    base = handle.inspect_base()
     return TableStatus(
         table=context.uri,
         base_version=base.version,
@@ -65,8 +68,16 @@ def read_status(handle: TableHandle) -> TableStatus:
             _region_status(region, head, manifest, base, handle.config.regions)
             for (region, _), (head, manifest) in zip(heads, named, strict=True)
         ),
-        indexes=tuple(read_index_statuses(base, [manifest for _, manifest in named], objects=context.objects)),
+        indexes=_indexes(base, [manifest for _, manifest in named], objects=context.objects),
     )
+
+
+def _indexes(base: BaseTable, manifests: list[Manifest], *, objects: ObjectStore) -> tuple[IndexStatus, ...]:
+    if base.manifest is not None:
+        return ()  # a base with indexes is opened with Lance
+    from lancelsm.read.index_status import read_index_statuses  # noqa: PLC0415 - loads Lance
+
+    return tuple(read_index_statuses(base, manifests, objects=objects))
 
 
 def full_status(handle: TableHandle) -> TableStatus:

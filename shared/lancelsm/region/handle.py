@@ -85,6 +85,20 @@ class TableHandle:
             raise no_dataset(self.context.uri)
         return base
 
+    def inspect_base(self) -> BaseTable:
+        """Read the newest version of the base without Lance if its manifest can be decoded, else as `read_base` does.
+
+        Use it where no rows are read. Lance is loaded once `BaseTable.dataset` is used.
+
+        Raises: the same errors as `read_base`.
+        """
+        from lancelsm.dataset.newest_base import read_newest_base  # noqa: PLC0415 - a writer never needs it
+
+        context = self.context
+        base = read_newest_base(uri=context.uri, objects=context.objects, storage_options=self.storage_options)
+        ours = base is not None and base.facts is not None and base.facts.table == self.config.table
+        return base if base is not None and ours else self.read_base()
+
     def read_keyed_base(self) -> BaseTable:
         """Open the newest version of the base, for a read.
 
@@ -142,7 +156,7 @@ def open_table(
         Unavailable: the store did not answer.
     """
     table = open_configured(uri, settings=settings, storage_options=storage_options, ports=ports)
-    base = table.read_base()
+    base = table.inspect_base()
     check_base(base, table.config)
     if base.outside and read_lineage(table.context.objects) is None:
         raise Corrupt(

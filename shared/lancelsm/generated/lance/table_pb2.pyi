@@ -144,12 +144,117 @@ class ShardingField(_message.Message):
     def __init__(self, field_id: _Optional[str] = ..., source_ids: _Optional[_Iterable[int]] = ..., transform: _Optional[str] = ..., expression: _Optional[str] = ..., result_type: _Optional[str] = ..., parameters: _Optional[_Mapping[str, str]] = ...) -> None: ...
 
 class Manifest(_message.Message):
-    __slots__ = ("version", "index_section")
+    __slots__ = ("fields", "fragments", "version", "schema_metadata", "index_section", "reader_feature_flags", "data_format", "base_paths", "branch")
+    class DataStorageFormat(_message.Message):
+        __slots__ = ("file_format", "version")
+        FILE_FORMAT_FIELD_NUMBER: _ClassVar[int]
+        VERSION_FIELD_NUMBER: _ClassVar[int]
+        file_format: str
+        version: str
+        def __init__(self, file_format: _Optional[str] = ..., version: _Optional[str] = ...) -> None: ...
+    class SchemaMetadataEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: bytes
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[bytes] = ...) -> None: ...
+    FIELDS_FIELD_NUMBER: _ClassVar[int]
+    FRAGMENTS_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
+    SCHEMA_METADATA_FIELD_NUMBER: _ClassVar[int]
     INDEX_SECTION_FIELD_NUMBER: _ClassVar[int]
+    READER_FEATURE_FLAGS_FIELD_NUMBER: _ClassVar[int]
+    DATA_FORMAT_FIELD_NUMBER: _ClassVar[int]
+    BASE_PATHS_FIELD_NUMBER: _ClassVar[int]
+    BRANCH_FIELD_NUMBER: _ClassVar[int]
+    fields: _containers.RepeatedCompositeFieldContainer[Field]
+    fragments: _containers.RepeatedCompositeFieldContainer[DataFragment]
     version: int
+    schema_metadata: _containers.ScalarMap[str, bytes]
     index_section: int
-    def __init__(self, version: _Optional[int] = ..., index_section: _Optional[int] = ...) -> None: ...
+    reader_feature_flags: int
+    data_format: Manifest.DataStorageFormat
+    base_paths: _containers.RepeatedCompositeFieldContainer[BasePath]
+    branch: str
+    def __init__(self, fields: _Optional[_Iterable[_Union[Field, _Mapping]]] = ..., fragments: _Optional[_Iterable[_Union[DataFragment, _Mapping]]] = ..., version: _Optional[int] = ..., schema_metadata: _Optional[_Mapping[str, bytes]] = ..., index_section: _Optional[int] = ..., reader_feature_flags: _Optional[int] = ..., data_format: _Optional[_Union[Manifest.DataStorageFormat, _Mapping]] = ..., base_paths: _Optional[_Iterable[_Union[BasePath, _Mapping]]] = ..., branch: _Optional[str] = ...) -> None: ...
+
+class Field(_message.Message):
+    __slots__ = ("name", "id", "parent_id", "logical_type", "nullable", "extension_name", "metadata", "unenforced_primary_key", "unenforced_primary_key_position")
+    class MetadataEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: bytes
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[bytes] = ...) -> None: ...
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    ID_FIELD_NUMBER: _ClassVar[int]
+    PARENT_ID_FIELD_NUMBER: _ClassVar[int]
+    LOGICAL_TYPE_FIELD_NUMBER: _ClassVar[int]
+    NULLABLE_FIELD_NUMBER: _ClassVar[int]
+    EXTENSION_NAME_FIELD_NUMBER: _ClassVar[int]
+    METADATA_FIELD_NUMBER: _ClassVar[int]
+    UNENFORCED_PRIMARY_KEY_FIELD_NUMBER: _ClassVar[int]
+    UNENFORCED_PRIMARY_KEY_POSITION_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    id: int
+    parent_id: int
+    logical_type: str
+    nullable: bool
+    extension_name: str
+    metadata: _containers.ScalarMap[str, bytes]
+    unenforced_primary_key: bool
+    unenforced_primary_key_position: int
+    def __init__(self, name: _Optional[str] = ..., id: _Optional[int] = ..., parent_id: _Optional[int] = ..., logical_type: _Optional[str] = ..., nullable: _Optional[bool] = ..., extension_name: _Optional[str] = ..., metadata: _Optional[_Mapping[str, bytes]] = ..., unenforced_primary_key: _Optional[bool] = ..., unenforced_primary_key_position: _Optional[int] = ...) -> None: ...
+
+class DataFragment(_message.Message):
+    __slots__ = ("id", "files", "deletion_file", "physical_rows")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    FILES_FIELD_NUMBER: _ClassVar[int]
+    DELETION_FILE_FIELD_NUMBER: _ClassVar[int]
+    PHYSICAL_ROWS_FIELD_NUMBER: _ClassVar[int]
+    id: int
+    files: _containers.RepeatedCompositeFieldContainer[DataFile]
+    deletion_file: DeletionFile
+    physical_rows: int
+    def __init__(self, id: _Optional[int] = ..., files: _Optional[_Iterable[_Union[DataFile, _Mapping]]] = ..., deletion_file: _Optional[_Union[DeletionFile, _Mapping]] = ..., physical_rows: _Optional[int] = ...) -> None: ...
+
+class DataFile(_message.Message):
+    __slots__ = ("path", "file_size_bytes", "base_id")
+    PATH_FIELD_NUMBER: _ClassVar[int]
+    FILE_SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    BASE_ID_FIELD_NUMBER: _ClassVar[int]
+    path: str
+    file_size_bytes: int
+    base_id: int
+    def __init__(self, path: _Optional[str] = ..., file_size_bytes: _Optional[int] = ..., base_id: _Optional[int] = ...) -> None: ...
+
+class DeletionFile(_message.Message):
+    __slots__ = ("file_type", "read_version", "id", "num_deleted_rows", "base_id")
+    class DeletionFileType(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+        __slots__ = ()
+        ARROW_ARRAY: _ClassVar[DeletionFile.DeletionFileType]
+        BITMAP: _ClassVar[DeletionFile.DeletionFileType]
+    ARROW_ARRAY: DeletionFile.DeletionFileType
+    BITMAP: DeletionFile.DeletionFileType
+    FILE_TYPE_FIELD_NUMBER: _ClassVar[int]
+    READ_VERSION_FIELD_NUMBER: _ClassVar[int]
+    ID_FIELD_NUMBER: _ClassVar[int]
+    NUM_DELETED_ROWS_FIELD_NUMBER: _ClassVar[int]
+    BASE_ID_FIELD_NUMBER: _ClassVar[int]
+    file_type: DeletionFile.DeletionFileType
+    read_version: int
+    id: int
+    num_deleted_rows: int
+    base_id: int
+    def __init__(self, file_type: _Optional[_Union[DeletionFile.DeletionFileType, str]] = ..., read_version: _Optional[int] = ..., id: _Optional[int] = ..., num_deleted_rows: _Optional[int] = ..., base_id: _Optional[int] = ...) -> None: ...
+
+class BasePath(_message.Message):
+    __slots__ = ("id",)
+    ID_FIELD_NUMBER: _ClassVar[int]
+    id: int
+    def __init__(self, id: _Optional[int] = ...) -> None: ...
 
 class IndexSection(_message.Message):
     __slots__ = ("indices",)
