@@ -43,7 +43,7 @@ def flush(session: Session, uri: Uri) -> None:
 
 @command(commands, "compact", example="lancelsm compact orders")
 def compact(session: Session, uri: Uri) -> None:
-    """Replace generations by fewer ones in every region with more than max_generations, so that reads stay fast.
+    """Replace the generations of each region that has more than max_generations by fewer ones, to keep reads fast.
 
     As JSON: {"generations": [{"region", "first_generation", "generation", "parts", "rows", "path"}]}.
     """

@@ -41,7 +41,7 @@ def write(
     ] = None,
     if_unchanged: Annotated[
         str | None,
-        typer.Option(metavar="TOKEN", help="Write only if no row was written since `get --with-token` printed it."),
+        typer.Option(metavar="TOKEN", help="Write only if no row of these keys was written since `get --with-token`."),
     ] = None,
     partial: Annotated[
         bool, typer.Option("--partial", help="Columns that the rows leave out keep their values.")
@@ -51,7 +51,7 @@ def write(
 
     A file is checked as a whole before its first row is written; if it has a key twice, the later row wins. Stdin is
     written as it arrives, 8 MB or 100,000 rows at a time. As JSON: {"rows", "entries": [{"region", "position",
-    "rows"}]}; with --if-absent, --if-newer, --if-unchanged or --partial also "skipped", the number of other rows.
+    "rows"}]}; with --if-absent, --if-newer, --if-unchanged or --partial also "skipped", the rows left out.
     """
     if if_absent or if_newer is not None or if_unchanged is not None or partial:
         from lancelsm.cli.input import feed, upserts_of
