@@ -23,6 +23,7 @@ NESTED = pa.schema(
         pa.field("m", pa.map_(pa.string(), pa.int8())),
         pa.field("d", pa.dictionary(pa.int32(), pa.int8())),
         pa.field("v", pa.list_(pa.int8(), 2)),
+        pa.field("ts", pa.list_(pa.timestamp("us"))),
     ]
 )
 
@@ -30,7 +31,9 @@ NESTED = pa.schema(
 def nested(path: Path) -> Table:
     table = lancelsm.create(path / "table", NESTED, primary_key="id")
     one = {"a": 2**31 - 1, "b": "x"}
-    table.upsert([{"id": 1, "n": 0, "f": 1.0, "st": one, "ls": [one], "m": {"k": 127}, "d": 127, "v": [127, 1]}])
+    table.upsert(
+        [{"id": 1, "n": 0, "f": 1.0, "st": one, "ls": [one], "m": {"k": 127}, "d": 127, "v": [127, 1], "ts": []}]
+    )
     return table
 
 
@@ -60,6 +63,7 @@ def test_a_value_of_another_shape_is_refused(tmp_path: Path, where: str) -> None
         ),
         ("ls", "make_array(named_struct('a', 1, 'b', 'x', 'c', 2))"),
         *(("f", text) for text in ("1e39", "-1e400")),
+        ("ts", "make_array(id)"),
     ]
     for name, text in texts:
         with pytest.raises(Invalid, match=f"column '{name}' can't be set to"):

@@ -36,7 +36,8 @@ class Assignments:
             try:
                 values = _converted(found.column(number), field)
             except Invalid as error:
-                remedy = f"Give a value of {field.type}; CAST(... AS ...) converts one"
+                quoted = " in 'quotes', as in JSON rows" if pa.types.is_temporal(field.type) else ""
+                remedy = f"Give a value of {field.type}{quoted}; CAST(... AS ...) converts one"
                 raise _refused(name, self.texts[name], error.message, table, remedy=remedy) from error
             rows = rows.set_column(rows.schema.get_field_index(name), rows.schema.field(name), values)
         return rows
@@ -114,12 +115,23 @@ def read_assignments(texts: Mapping[str, str], *, schema: TableSchema, table: st
 
 def _converted(values: pa.Array, field: pa.Field) -> pa.Array:
     """Return values in the type of a column; raise `Invalid` if one does not fit."""
+    if _is_number_for_time(values.type, field.type):
+        raise Invalid(f"it has the type {values.type}, but the column has {field.type}")
     if len(values):
         return converted(values, field, range(len(values)))
     try:
         return as_type(values, field.type)
     except pa.ArrowException as error:
         raise Invalid(f"it has the type {values.type}, but the column has {field.type}") from error
+
+
+def _is_number_for_time(given: pa.DataType, kind: pa.DataType) -> bool:
+    """Return whether Arrow would count the units of a time: `2024-01-31` without quotes is the number 1992."""
+    if pa.types.is_timestamp(kind) or pa.types.is_time(kind):
+        return bool(pa.types.is_integer(given))
+    return given.num_fields == kind.num_fields and any(
+        _is_number_for_time(given.field(at).type, kind.field(at).type) for at in range(kind.num_fields)
+    )
 
 
 def _wide(kind: pa.DataType) -> pa.DataType:
