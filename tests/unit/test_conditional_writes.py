@@ -40,6 +40,8 @@ def test_if_absent_writes_only_keys_without_a_row(tmp_path: Path) -> None:
         (pa.dictionary(pa.int32(), pa.string()), "a", "b"),
         (pa.timestamp("us", "UTC"), 1, 2),
         (pa.decimal128(9, 2), 1, 2),
+        (pa.decimal128(5, -2), decimal.Decimal(100), decimal.Decimal(200)),
+        (pa.float16(), 0.5, 1.5),
     ],
     ids=str,
 )
@@ -50,7 +52,8 @@ def test_if_newer_writes_only_greater_values(tmp_path: Path, kind: pa.DataType, 
     every = [(before, now) for before in values for now in values]
 
     def rows(number: int, chosen: list[Any]) -> pa.Table:
-        at = pa.array(chosen, pa.string() if "dictionary" in str(kind) else kind).cast(kind)
+        plain = pa.string() if pa.types.is_dictionary(kind) else pa.float32() if pa.types.is_float16(kind) else kind
+        at = pa.array(chosen, plain).cast(kind)
         return pa.table([list(range(len(chosen))), at, [number] * len(chosen)], schema=columns)
 
     table.upsert(rows(1, [before for before, _ in every]))

@@ -88,7 +88,14 @@ def _ordered_type(schema: TableSchema, column: str) -> pa.DataType:
     kind = schema.columns.field(column).type
     if isinstance(kind, pa.BaseExtensionType):
         kind = kind.storage_type
-    return kind.value_type if pa.types.is_dictionary(kind) else kind
+    if pa.types.is_dictionary(kind):
+        kind = kind.value_type
+    # Arrow can't compare these two kinds of numbers.
+    if pa.types.is_float16(kind):
+        return pa.float32()
+    if pa.types.is_decimal(kind) and kind.scale < 0:
+        return pa.decimal256(kind.precision - kind.scale, 0)
+    return kind
 
 
 def _values(column: pa.ChunkedArray, kind: pa.DataType) -> pa.Array:
