@@ -121,7 +121,7 @@ COLUMNS = [
     ({"id": [1], "name": ["a"], "price": [1.0], "more": [1]}, "no column 'more'"),
     ({"id": [1], "name": ["a"], "price": [1.0], TOMBSTONE: [True]}, "no column '_tombstone'"),
     ({"id": [1], "name": ["a", "b"], "price": [1.0]}, "differ in length: id 1, name 2, price 1"),
-    ([ROWS[0], {"id": 2, "name": "x"}], "'price' is in row 0 and missing in row 1"),
+    ([ROWS[0], {"id": 2, "name": "x"}], "'price' is in row 0 and missing in row 1 .*the same columns"),
     ([ROWS[0], {**ROWS[1], "more": 1}], "'more' is in row 1 and missing in row 0"),
     ([ROWS[0], 7], "row 1 is a int, not a dict"),
     ("text", "can't be read from str"),

@@ -55,7 +55,8 @@ def compact(session: Session, uri: Uri) -> None:
     with session.working("Compacting"):
         document = documents.compacted(compact_table(handle))
     made, columns = document["generations"], ("region", "first_generation", "generation", "parts", "rows", "path")
-    session.show(document, lambda: listing(made, columns=columns) if made else "No region has too many generations")
+    nothing = f"No region has more than {handle.settings.max_generations:,} generations to merge"
+    session.show(document, lambda: listing(made, columns=columns) if made else nothing)
 
 
 @command(commands, "merge", example="lancelsm merge orders --engine spark")
@@ -127,8 +128,8 @@ def run(
     with session.working("Running"):
         ran = run_background(handle, until_idle=not forever, engine=engine.value)
     title = (
-        f"Flushed {counted(ran.generations, 'generation')}, merged {ran.merged_generations:,} in "
-        f"{counted(ran.merges, 'merge')}, compacted {counted(ran.compactions, 'time')}"
+        f"Flushed {counted(ran.generations, 'generation')}, compacted {ran.compacted_generations:,}, merged "
+        f"{ran.merged_generations:,} in {counted(ran.merges, 'merge')}, optimized {counted(ran.compactions, 'time')}"
     )
     show_regions(
         session, handle, [(one, one.head()) for one in resolve_regions(handle, None)], title=title, **asdict(ran)

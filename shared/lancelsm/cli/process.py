@@ -156,7 +156,7 @@ def _document(kind: str, message: str, remedy: str) -> dict[str, object]:
 def _usage(error: Exception) -> str | None:
     """Return the message of a usage error; None for other errors."""
     if getattr(error, "exit_code", None) == _USAGE and hasattr(error, "format_message"):
-        return str(error.format_message())
+        return str(error.format_message()).replace(": Value error, ", ": ", 1)
     return None
 
 

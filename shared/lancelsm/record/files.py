@@ -20,6 +20,7 @@ from lancelsm.common.json_text import finite, parse_json
 from lancelsm.errors import Invalid
 from lancelsm.record.admission import MOST_LEVELS
 from lancelsm.record.casts import attempt, whole
+from lancelsm.record.shapes import SAME_COLUMNS
 from lancelsm.record.values import json_column
 
 _ARROW_FILE_MAGIC: Final = b"ARROW1"
@@ -125,7 +126,7 @@ def json_rows(rows: list[dict[str, Any]], *, schema: pa.Schema | None) -> pa.Tab
         values = [row[name] for row in rows if name in row]
         if len(values) < len(rows):
             number = next(number for number, row in enumerate(rows) if name not in row)
-            raise Invalid(f"column {name!r} is missing in row {number}", field=name, row=number)
+            raise Invalid(f"column {name!r} is missing in row {number}", remedy=SAME_COLUMNS, field=name, row=number)
         index = schema.get_field_index(name)
         arrays.append(
             json_column(values, schema.field(index).with_nullable(True)) if index >= 0 else _inferred(values, name)

@@ -16,7 +16,7 @@ from lancelsm.record.casts import cast_column, nulls, shown_value
 from lancelsm.record.key import fold, last_of_key, newest
 from lancelsm.record.scalars import plain
 from lancelsm.record.schema import TableSchema, unknown_column
-from lancelsm.record.shapes import check_nesting, is_row, key_rows, listed
+from lancelsm.record.shapes import SAME_COLUMNS, check_nesting, is_row, key_rows, listed
 from lancelsm.record.values import column
 
 _PANDAS_INDEX: Final = re.compile(r"__index_level_\d+__")
@@ -197,7 +197,7 @@ def _row_columns(rows: list[Any]) -> Mapping[str, _Column] | None:
             present, missing = (row, 0) if name in values else (0, row)
             raise Invalid(
                 f"column {shown(name)} is in row {present} and missing in row {missing}",
-                remedy="Give rows with the same columns; rows with other columns in another call",
+                remedy=SAME_COLUMNS,
                 field=name,
                 row=row,
             )

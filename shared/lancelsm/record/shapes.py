@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
 
 from lancelsm.errors import Invalid
 from lancelsm.record.admission import MOST_LEVELS
+
+SAME_COLUMNS: Final = "Give each row the same columns; write rows with other columns separately"
 
 _MOST_ROWS = 1 << 31
 

@@ -72,7 +72,7 @@ def _position(number: object) -> Position:
     return Position(number)
 
 
-_TAKE = "Give the token of table.get(keys, with_token=True)"
+_TAKE = "Give the token of table.get(keys, with_token=True), or of `lancelsm get --with-token`"
 
 
 class Unchanged:
