@@ -58,7 +58,7 @@ from lancelsm.record.normalize import deletes, partial_upserts, upserts
 from lancelsm.record.schema import TableSchema
 from lancelsm.region.catalog import Region, TableContext, regions, resolve_region
 from lancelsm.region.config import Config
-from lancelsm.region.handle import DEFAULT_OWNER, Ports, TableHandle, WriteTarget, open_table
+from lancelsm.region.handle import DEFAULT_OWNER, Ports, TableHandle, WriteTarget, open_with_base
 from lancelsm.region.head import Head
 from lancelsm.routing.route import route
 from lancelsm.wal.claim import claim, seal
@@ -1206,9 +1206,9 @@ def open(  # noqa: A001 - read as lancelsm.open
 
     If another tool changed the table, `open` emits one `LsmWarning`; `Table.status` has the same in `problems`.
     """
-    handle = open_table(uri, settings=settings, storage_options=storage_options, ports=ports or Ports())
+    handle, base = open_with_base(uri, settings=settings, storage_options=storage_options, ports=ports or Ports())
     table = Table(handle, owner=owner)
     if at is not None:
         return table.at(at)
-    warn_of_problems(handle, commits=True, stacklevel=3)
+    warn_of_problems(handle, base=base, commits=True, stacklevel=3)
     return table

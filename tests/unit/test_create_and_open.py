@@ -258,3 +258,16 @@ def test_a_store_that_does_not_answer_is_unavailable_and_not_invalid(tmp_path: P
 
     with pytest.raises(Unavailable):
         open_table(tmp_path / "table", ports=faulty(FaultPlan.at(0, FAIL_BEFORE)))
+
+
+def test_open_and_status_read_each_thing_once(tmp_path: Path) -> None:
+    uri, plan = create(tmp_path).uri, FaultPlan()
+    table = lancelsm.open(uri, ports=faulty(plan))
+    base = ["_versions/", "_versions/18446744073709551613.manifest"]
+
+    assert [call.key for call in plan.calls if call.port == "objects"] == ["_lancelsm/config.json", *base, "_mem_wal/"]
+
+    opened = len(plan.calls)
+    table.status()
+    read = [call.key for call in plan.calls[opened:] if call.port == "objects" and "/staged/" not in call.key]
+    assert read == [*base, "_mem_wal/"]

@@ -90,6 +90,17 @@ def test_a_removed_data_file_is_found(tmp_path: Path, merged: bool) -> None:
     assert f"removed 1 file, such as {path}" in problem.message
 
 
+def test_a_base_that_is_older_than_the_last_check_is_not_compared_with_it(tmp_path: Path) -> None:
+    table = create(tmp_path)
+    merge(table)
+    lance.dataset(table.uri).delete("id = 3")
+    old = table._handle.read_base()
+    merge(table)
+    table.collect(yes=True)
+
+    assert foreign_files(table._handle, old) == ForeignFiles()
+
+
 def test_files_that_were_too_large_to_be_summed_by_a_merge_are_not_foreign(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -50,6 +50,8 @@ def foreign_files(handle: TableHandle, base: BaseTable) -> ForeignFiles:
         return ForeignFiles()
     checked = read_checked(handle)
     if checked is not None:
+        if checked.version > base.version:
+            return ForeignFiles()  # this version was replaced since it was read
         seen = _paths(usable_statement(objects, {FILES: checked.key}))
         added -= seen
         removed = _removed(seen, named) if checked.version >= own else removed

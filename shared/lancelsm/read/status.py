@@ -57,18 +57,34 @@ def read_status(handle: TableHandle) -> TableStatus:
         Corrupt: a head or the manifest that it names is missing or unreadable.
         Unavailable: a store or the registry did not answer.
     """
+    return _status(handle, *_read(handle))
+
+
+def full_status(handle: TableHandle) -> TableStatus:
+    """Read the status of a table, and what other tools did to it. Raises: the same errors as `read_status`."""
+    read, base = _read(handle)
+    found = _status(handle, read, base)
+    unkept = promise_problems(handle) if found.indexes else []
+    heads = [(region, head) for region, head, _ in read]
+    return replace(found, problems=(*find_problems(handle, base=base, heads=heads), *unkept))
+
+
+def _read(handle: TableHandle) -> tuple[list[tuple[Region, Head, Manifest]], BaseTable]:
     context = handle.context
     heads = with_heads(context, regions(context))
     named = context.each(lambda found: newest(*found), heads)
-    base = handle.inspect_base()
+    return [(region, *found) for (region, _), found in zip(heads, named, strict=True)], handle.inspect_base()
+
+
+def _status(handle: TableHandle, read: list[tuple[Region, Head, Manifest]], base: BaseTable) -> TableStatus:
+    context = handle.context
     return TableStatus(
         table=context.uri,
         base_version=base.version,
         regions=tuple(
-            _region_status(region, head, manifest, base, handle.config.regions)
-            for (region, _), (head, manifest) in zip(heads, named, strict=True)
+            _region_status(region, head, manifest, base, handle.config.regions) for region, head, manifest in read
         ),
-        indexes=_indexes(base, [manifest for _, manifest in named], objects=context.objects),
+        indexes=_indexes(base, [manifest for *_, manifest in read], objects=context.objects),
     )
 
 
@@ -78,13 +94,6 @@ def _indexes(base: BaseTable, manifests: list[Manifest], *, objects: ObjectStore
     from lancelsm.read.index_status import read_index_statuses  # noqa: PLC0415 - loads Lance
 
     return tuple(read_index_statuses(base, manifests, objects=objects))
-
-
-def full_status(handle: TableHandle) -> TableStatus:
-    """Read the status of a table, and what other tools did to it. Raises: the same errors as `read_status`."""
-    found = read_status(handle)
-    unkept = promise_problems(handle) if found.indexes else []
-    return replace(found, problems=(*find_problems(handle), *unkept))
 
 
 def _region_status(

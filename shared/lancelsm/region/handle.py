@@ -155,6 +155,17 @@ def open_table(
         Corrupt: the configuration is unreadable, or `check_base` finds that it differs from the base.
         Unavailable: the store did not answer.
     """
+    return open_with_base(uri, settings=settings, storage_options=storage_options, ports=ports)[0]
+
+
+def open_with_base(
+    uri: str | Path,
+    *,
+    settings: Mapping[str, object] | None = None,
+    storage_options: Mapping[str, str] | None = None,
+    ports: Ports = Ports(),
+) -> tuple[TableHandle, BaseTable]:
+    """Open a table as `open_table` does. Return also the version of the base that was compared with it."""
     table = open_configured(uri, settings=settings, storage_options=storage_options, ports=ports)
     base = table.inspect_base()
     check_base(base, table.config)
@@ -166,7 +177,7 @@ def open_table(
             version=base.version,
             object=f"{base.uri}/_versions",
         )
-    return table
+    return table, base
 
 
 def open_configured(
