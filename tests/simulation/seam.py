@@ -143,6 +143,7 @@ PURE = frozenset(
         "native.invalid_condition",
         "native.native_errors",
         "native.read_errors",
+        "native.sql_remedy",
         "native.text_of",
         "native.translated",
         "read_back.data_path",
