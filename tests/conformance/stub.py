@@ -23,6 +23,7 @@ BUCKET = "stub"
 
 _CODES = {
     301: "PermanentRedirect",
+    400: "InvalidBucketName",
     403: "AccessDenied",
     404: "NoSuchKey",
     409: "ConditionalRequestConflict",

@@ -176,6 +176,14 @@ def test_another_region_is_invalid(store, stub):
     assert "aws_region" in raised.value.remedy
 
 
+def test_a_name_that_no_bucket_has_is_invalid_without_a_retry(store, stub):
+    stub.script["GET", "t/k"] = [400]
+
+    with pytest.raises(Invalid, match="the bucket does not exist"):
+        store.get("k")
+    assert stub.count("GET", "t/k") == 1
+
+
 def test_plain_http_must_be_allowed(stub):
     store = open_handle(stub, allow_http="false")
 

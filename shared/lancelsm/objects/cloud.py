@@ -201,7 +201,7 @@ class CloudStore:
                 url=self._url,
                 object=found[1],
             )
-        if _code(error) == "NoSuchBucket":
+        if _code(error) in ("NoSuchBucket", "InvalidBucketName"):
             message, remedy = "the bucket does not exist", "Create it, or check the URL"
         elif isinstance(error, PermissionDeniedError) or " 403 Forbidden" in text:  # a GenericError for listings
             message = f"the store denied access ({_code(error) or 403})"
