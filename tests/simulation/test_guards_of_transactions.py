@@ -62,6 +62,16 @@ def token_of_another_log(path: Path) -> None:
         table.upsert([{"id": 1, "n": 1}], if_unchanged=token)
 
 
+def token_of_one_region(path: Path) -> None:
+    """A write has rows of two regions, and its token is of a read of one of them."""
+    rows = [{"id": key, "n": 0} for key in range(4)]
+    table = lancelsm.create(path / "table", rows, primary_key="id", regions="bucket(id, 2)")
+    token = table.get([0], with_token=True).token
+    with pytest.raises((Invalid, KeyError)):
+        table.upsert([{**row, "n": 1} for row in rows], if_unchanged=token)
+    assert set(table.scan().to_arrow()["n"].to_pylist()) == {0}
+
+
 test_scenarios_pass, test_scenarios_fail_without_their_guard = with_and_without(
     {
         "the rows of a transaction follow its head": (
@@ -77,6 +87,10 @@ test_scenarios_pass, test_scenarios_fail_without_their_guard = with_and_without(
             stale_token,
         ),
         "a token is used with its own log": ([without("token is of this log")], token_of_another_log),
+        "a token that lacks a region writes to none": (
+            [without("token that lacks a region writes to none")],
+            token_of_one_region,
+        ),
     },
-    own=(faster_writer, row_that_was_not_read, stale_token, token_of_another_log),
+    own=(faster_writer, row_that_was_not_read, stale_token, token_of_another_log, token_of_one_region),
 )

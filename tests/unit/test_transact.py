@@ -140,7 +140,7 @@ def test_a_call_that_is_refused_writes_nothing(tmp_path: Path) -> None:
         (lambda: table.upsert([{"id": 0, "v": None}], partial=True), "column 'v' is null in row 0"),
         (lambda: table.upsert([row(0)], if_unchanged="x"), "is not the token of a read"),
         (lambda: table.upsert([row(0)], if_unchanged=home), "belongs to another table"),
-        (lambda: table.upsert([row(foreign)], if_unchanged=token), "does not cover the region"),
+        (lambda: table.upsert([row(0, 9), row(foreign)], if_unchanged=token), "does not cover the region"),
         (lambda: table.update(where="true", set={}), "needs a column to set"),
         (lambda: table.update(where="true", set={"id": "1"}), "is a key column"),
         (lambda: table.update(where="true", set={"m": "1"}), "no column 'm'"),

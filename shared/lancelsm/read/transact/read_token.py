@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -66,6 +66,18 @@ def decode_token(token: str, *, table: TableId) -> dict[RegionId, LogPoint]:
     return points
 
 
+def check_covered(points: Mapping[RegionId, LogPoint], regions: Iterable[Region]) -> None:
+    """Raise `Invalid` if a token has no point of one of these regions."""
+    for region in regions:
+        if region.id not in points:
+            raise Invalid(
+                "the token does not cover the region of a row",
+                remedy="Read the keys of all rows in the call that returns the token",
+                **region.where,
+                field="if_unchanged",
+            )
+
+
 def _position(number: object) -> Position:
     if not isinstance(number, int) or not 0 < number < 1 << 63:
         raise ValueError(f"{number!r} is not a position")
@@ -83,18 +95,6 @@ class Unchanged:
         self._schema = schema
         self._keys = key_column(keys, schema.primary_key)
         self._next, self._sum = since
-
-    @classmethod
-    def of(cls, points: Mapping[RegionId, LogPoint], region: Region, schema: TableSchema, keys: pa.Table) -> Unchanged:
-        """Check from the point of the region. Raise `Invalid` if the token has no point of the region."""
-        if region.id not in points:
-            raise Invalid(
-                "the token does not cover the region of a row",
-                remedy="Read the keys of all rows in the call that returns the token",
-                **region.where,
-                field="if_unchanged",
-            )
-        return cls(region, schema, keys, since=points[region.id])
 
     def at(self, head: Head) -> bool:
         """Return True if no entry from the point up to this head has one of the keys; False if the head is older.

@@ -17,7 +17,7 @@ from lancelsm.dataset.conditions import read_condition
 from lancelsm.read import reader
 from lancelsm.read.pruning.region_pruning import pruned_view, regions_for
 from lancelsm.read.transact.matching_keys import MatchingKeys
-from lancelsm.read.transact.read_token import LogPoint, Unchanged
+from lancelsm.read.transact.read_token import LogPoint, Unchanged, check_covered
 from lancelsm.read.transact.rows_at_head import RowsAtHead, ViewedRows
 from lancelsm.read.transact.transaction import Decide, Decision, Transaction
 from lancelsm.read.view import View
@@ -84,10 +84,14 @@ class Transactions:
         Raises: the same errors as `Table.transact`.
         """
         begun: list[Transaction] = []
+        if since is not None:
+            directory, parts = self._target.directory, route(given, self._target.regions)
+            found = [directory.find(part.values) or directory.named(part.values) for part in parts]
+            check_covered(since, found)  # guard: token that lacks a region writes to none
 
         def next_draft(region: Region, part: pa.Table) -> Callable[[Head], Draft | Head | None]:
             rows = self._rows_of_keys(region, part) if reads_rows else None
-            unchanged = None if since is None else Unchanged.of(since, region, self._schema, part)
+            unchanged = None if since is None else Unchanged(region, self._schema, part, since=since[region.id])
             transaction = Transaction(region, decide(part), rows=rows, unchanged=unchanged)
             begun.append(transaction)  # other threads append those of other regions
             return transaction.draft_after
