@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -164,6 +165,17 @@ def test_get_reads_only_the_regions_of_its_keys(tmp_path: Path) -> None:
         ("objects", "get"),
         ("objects", "get"),
     ], "a head, its manifest, one entry"
+
+
+def test_keys_of_regions_that_do_not_exist_cost_one_listing_together(tmp_path: Path) -> None:
+    table = create(tmp_path, regions="identity(id)")
+    table.upsert([row(1)])
+    plan = FaultPlan()
+    reading = lancelsm.open(table.uri, ports=faulty(plan))
+    plan.calls.clear()
+
+    assert reading.get([1, 2, 3, 4, 5]).to_pylist() == [row(1)]
+    assert Counter(call.method for call in plan.calls if call.port == "registry")["list"] == 1
 
 
 def test_a_scan_of_a_merged_table_reads_no_entry(tmp_path: Path) -> None:

@@ -36,9 +36,8 @@ class KeyRegions:
         return [part.values for part in route(self._keys, self._target.regions)]
 
     def existing(self) -> list[Region]:
-        """Return those that exist. Lists the catalog only for a region that this process does not know."""
-        find = self._target.directory.find
-        return [region for values in self._values if (region := find(values)) is not None]
+        """Return those that exist. Lists the catalog, once, only for regions that this process does not know."""
+        return self._target.directory.find_all(self._values)
 
     def select(self, every: Sequence[Region]) -> list[Region]:
         """Pick them out of all regions of the catalog."""
@@ -48,5 +47,6 @@ class KeyRegions:
     def token(self, view: View, *, table: TableId) -> str:
         """Return the token of a read of the keys from a view. A region that the view lacks had no entry."""
         directory, ends = self._target.directory, {one.region: one.end for one in view.regions}
-        ids = [(directory.find(values) or directory.named(values)).id for values in self._values]
+        known = {region.values: region for region in directory.find_all(self._values)}
+        ids = [(known.get(values) or directory.named(values)).id for values in self._values]
         return encode_token(table, {one: point_of(ends.get(one)) for one in ids})

@@ -207,9 +207,9 @@ def resolve_region(found: Iterable[Region], wanted: str, *, table: str) -> Regio
 
 
 class Directory:
-    """Find regions by their values, for writers. Thread-safe.
+    """Find regions by their values. Thread-safe.
 
-    The catalog is listed again for values that were not seen before.
+    The catalog is listed again, once a call, for values that were not seen before.
     """
 
     def __init__(self, context: TableContext, *, spec_id: int) -> None:
@@ -230,12 +230,16 @@ class Directory:
 
     def find(self, values: RegionValues) -> Region | None:
         """Return the region with these values, or None if it was not created yet."""
-        if values not in self._regions:
+        return next(iter(self.find_all([values])), None)
+
+    def find_all(self, wanted: Sequence[RegionValues]) -> list[Region]:
+        """Return the regions with these values, in this order, without those that were not created yet."""
+        if any(values not in self._regions for values in wanted):
             self._regions.update(
                 (region.values, region) for region in regions(self._context) if region.spec_id == self._spec_id
             )
-        region = self._regions.get(values)
-        return None if region is None else replace(region, context=self._context)
+        found = (self._regions.get(values) for values in wanted)
+        return [replace(region, context=self._context) for region in found if region is not None]
 
 
 def region_from_record(context: TableContext, region: RegionId, record: Record) -> Region:
