@@ -172,7 +172,8 @@ class Table:
         Raises:
             Invalid: a row does not fit the schema; the error names column and row, and nothing was written. Or a region
                 is sealed, the table was dropped, or it takes no rows since another tool changed its base. Or options
-                exclude each other, or a partial row leaves out a column that must not be null, and has no row.
+                exclude each other, the token is not of a read of the region of each row, or a partial row leaves out a
+                column that must not be null, and has no row.
             Fenced: another owner holds a region. Nothing was written to that region; other regions may have committed
                 their rows.
             Ambiguous: the rows of one region may or may not be written. Read, then decide.

@@ -308,8 +308,8 @@ def test_run_prints_what_it_flushed_and_merged(orders: Path, run: Run, as_json: 
     printed = [run("run", orders, "--engine", "inprocess").out.partition("\n")[0] for _ in range(2)]
 
     assert printed == [
-        "Flushed 1 generation, compacted 0, merged 1 in 1 merge, optimized 0 times",
-        "Flushed 0 generations, compacted 0, merged 0 in 0 merges, optimized 0 times",
+        "Flushed 1 generation, compacted 0, merged 1 in 1 merge; compacted the base 0 times",
+        "Flushed 0 generations, compacted 0, merged 0 in 0 merges; compacted the base 0 times",
     ]
 
 

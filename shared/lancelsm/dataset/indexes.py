@@ -49,7 +49,7 @@ _TEXT = ("INVERTED", "FTS")
 _INVERTED, _BTREE = "INVERTED", "BTREE"
 _DETAILS = "/lance.table.MemWalIndexDetails"
 _LANCE_PREFIX = "__"
-_CHECK = "Check kind, column and options"
+_CHECK = "Check kind, column and options; vectors take IVF_PQ and others, text INVERTED, other columns BTREE"
 
 
 class IndexState(StrEnum):
