@@ -129,7 +129,8 @@ def run(
         ran = run_background(handle, until_idle=not forever, engine=engine.value)
     title = (
         f"Flushed {counted(ran.generations, 'generation')}, compacted {ran.compacted_generations:,}, merged "
-        f"{ran.merged_generations:,} in {counted(ran.merges, 'merge')}; compacted the base {counted(ran.compactions, 'time')}"
+        f"{ran.merged_generations:,} in {counted(ran.merges, 'merge')}; compacted the base "
+        f"{counted(ran.compactions, 'time')}"
     )
     show_regions(
         session, handle, [(one, one.head()) for one in resolve_regions(handle, None)], title=title, **asdict(ran)
