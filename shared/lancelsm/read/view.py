@@ -6,6 +6,7 @@ read. Model: tests/model/reader_view.py.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -109,13 +110,14 @@ def take_view(
     for _ in range(_TRIES):
         next(waits, None)  # after the budget, try again without waiting: this process may have stalled
         listed = regions()
-        found = context.each(partial(_read, held_bytes=held_bytes(len(listed)), known=known), listed)
+        read = partial(_read, held_bytes=held_bytes(len(listed)), known=known, catalog=_Catalog(context))
+        found = context.each(read, listed)
         base = read_base()  # guard: base is read after the heads
         problem = _problem(found, base, context)
         if not problem:  # guard: base of a view matches its heads
-            reads = [read for read in found if isinstance(read, _Read)]
+            reads = [one for one in found if isinstance(one, _Read)]
             try:
-                return View(base=base, regions=tuple(_region_view(read, base, of=len(reads)) for read in reads))
+                return View(base=base, regions=tuple(_region_view(one, base, of=len(reads)) for one in reads))
             except LogCollected:
                 problem = _COLLECTED
         known = Known()  # guard: next try of a view reads everything again
@@ -144,11 +146,11 @@ class _Overtaken:
     """A region whose log was collected between the reads."""
 
 
-def _read(region: Region, *, held_bytes: int, known: Known) -> _Read | _Absent | _Overtaken:
+def _read(region: Region, *, held_bytes: int, known: Known, catalog: _Catalog) -> _Read | _Absent | _Overtaken:
     head = known.heads[region.id] if region.id in known.heads else region.find_head()
     if head is None:
         found = _without_head(region)
-        other = _with_other_id(region) if isinstance(found, _Absent) else None
+        other = catalog.with_other_id(region) if isinstance(found, _Absent) else None
         if other is None:
             return found
         region, head = other, other.head()
@@ -163,13 +165,24 @@ def _read(region: Region, *, held_bytes: int, known: Known) -> _Read | _Absent |
     return _Read(region=region, manifest=manifest, entries=entries, end=head)
 
 
-def _with_other_id(region: Region) -> Region | None:
-    """Return the region of the catalog with these values: the id of one that was adopted does not follow from them.
+class _Catalog:
+    """The catalog, listed once if a region has no head. Thread-safe."""
 
-    Raises: `Corrupt` if the registry was lost: then a region without a head is not absent.
-    """
-    same = (one for one in regions(region.context) if (one.spec_id, one.values) == (region.spec_id, region.values))
-    return next((one for one in same if one.id != region.id), None)
+    def __init__(self, context: TableContext) -> None:
+        self._context = context
+        self._lock = threading.Lock()
+        self._listed: list[Region] | None = None
+
+    def with_other_id(self, region: Region) -> Region | None:
+        """Return the region with the values of this one, but another id: such a region was adopted.
+
+        Raises: `Corrupt` if the registry was lost: then a region without a head is not absent.
+        """
+        with self._lock:
+            if self._listed is None:
+                self._listed = regions(self._context)
+        same = (one for one in self._listed if (one.spec_id, one.values) == (region.spec_id, region.values))
+        return next((one for one in same if one.id != region.id), None)
 
 
 def _without_head(region: Region) -> _Absent | _Overtaken:
