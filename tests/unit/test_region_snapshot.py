@@ -16,7 +16,8 @@ from lancelsm.admin.clone import clone_snapshot
 from lancelsm.compaction.maintenance import optimize_table
 from lancelsm.compaction.snapshot_regions import snapshot_regions
 from lancelsm.dataset import region_snapshots
-from lancelsm.dataset.base_table import MEM_WAL_INDEX, open_base
+from lancelsm.dataset.base_manifest import MEM_WAL_INDEX
+from lancelsm.dataset.base_table import open_base
 from lancelsm.dataset.region_snapshots import read_region_snapshot
 from lancelsm.objects.filesystem import LocalStore
 from lancelsm.region.manifest_codec import decode

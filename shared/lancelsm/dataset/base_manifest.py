@@ -16,9 +16,10 @@ from typing import Any
 import pyarrow as pa
 from google.protobuf.message import DecodeError
 
-from lancelsm.dataset.base_table import MEM_WAL_INDEX, Fragment
 from lancelsm.generated.lance import table_pb2 as pb
 from lancelsm.record.schema import FIELD_ID, PRIMARY_KEY, TableSchema
+
+MEM_WAL_INDEX = "__lance_mem_wal"
 
 _FOOTER = 16  # position of the manifest, format version, magic
 _KNOWN_FLAGS = 0b1111  # deletion files, stable row ids, file format 2, table configuration
@@ -47,6 +48,19 @@ _DECIMAL = re.compile(r"decimal:(128|256):(\d+):(-?\d+)")
 _BINARY = re.compile(r"fixed_size_binary:(\d+)")
 _LIST = re.compile(r"fixed_size_list:(.+):(\d+)")
 _DICTIONARY = re.compile(r"dict:(\w+):(\w+):false")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fragment:
+    """One fragment of a base; its rows have the addresses (id, 0) to (id, physical_rows - 1)."""
+
+    id: int
+    physical_rows: int
+    deleted_rows: int
+
+    @property
+    def rows(self) -> int:
+        return self.physical_rows - self.deleted_rows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,7 +24,8 @@ from lance.schema import LanceSchema
 
 from lancelsm.common.layout import Nonce
 from lancelsm.dataset import deletions
-from lancelsm.dataset.base_table import TABLE, BaseTable, Fragment, open_dataset
+from lancelsm.dataset.base_manifest import Fragment
+from lancelsm.dataset.base_table import TABLE, BaseTable, open_dataset
 from lancelsm.dataset.damaged import naming_damage
 from lancelsm.dataset.native import FILE_ROWS, Carried, native_errors, read_errors
 from lancelsm.dataset.statement import FILES, StatedFile, Stating, state_files, sum_body

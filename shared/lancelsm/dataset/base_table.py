@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from lancelsm.common.formats import TABLE_FORMAT
 from lancelsm.common.layout import LANCE_DIRECTORIES, Generation, RegionId, TableId
+from lancelsm.dataset.base_manifest import MEM_WAL_INDEX, BaseManifest, Fragment
 from lancelsm.dataset.durable import make_durable
 from lancelsm.dataset.native import FILE_ROWS, Carried, native_errors, read_errors
 from lancelsm.errors import Contended, Invalid
@@ -28,7 +29,6 @@ from lancelsm.record.schema import FIELD_ID, TableSchema, declare_primary_key
 if TYPE_CHECKING:  # a process that only looks at a table does not load Lance
     import lance
 
-    from lancelsm.dataset.base_manifest import BaseManifest
 
 TABLE = "lancelsm.table"
 REGISTRY = "lancelsm.registry"
@@ -38,7 +38,6 @@ FORMAT = "lancelsm.format"
 FENCE = "lancelsm.fence"
 MERGED = "lancelsm.merged."
 
-MEM_WAL_INDEX = "__lance_mem_wal"
 NO_DATASET = "no Lance dataset found at this location"
 
 StorageOptions = Mapping[str, str] | None
@@ -80,19 +79,6 @@ class Sharding:
     buckets: int | None = None
     identity_column: str | None = None
     unsharded: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fragment:
-    """One fragment of a base; its rows have the addresses (id, 0) to (id, physical_rows - 1)."""
-
-    id: int
-    physical_rows: int
-    deleted_rows: int
-
-    @property
-    def rows(self) -> int:
-        return self.physical_rows - self.deleted_rows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,7 +12,8 @@ from typing import Any
 from lance.fragment import FragmentMetadata
 
 from lancelsm.common.layout import LANCE_DIRECTORIES
-from lancelsm.dataset.base_table import MEM_WAL_INDEX, BaseTable, StorageOptions, VersionGone, open_dataset
+from lancelsm.dataset.base_manifest import MEM_WAL_INDEX
+from lancelsm.dataset.base_table import BaseTable, StorageOptions, VersionGone, open_dataset
 from lancelsm.dataset.native import native_errors, read_errors
 from lancelsm.dataset.statement import FILES
 from lancelsm.errors import Contended, Corrupt

@@ -8,10 +8,10 @@ from dataclasses import replace
 import lance
 import pyarrow as pa
 
+from lancelsm.dataset.base_manifest import MEM_WAL_INDEX
 from lancelsm.dataset.base_rows import Base, Preempted, commit
 from lancelsm.dataset.base_table import (
     FENCE,
-    MEM_WAL_INDEX,
     MERGED,
     BaseFacts,
     BaseTable,

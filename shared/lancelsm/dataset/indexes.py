@@ -29,8 +29,9 @@ from lance.dataset import Index
 
 from lancelsm.common.json_text import parse_json
 from lancelsm.dataset import base_rows
+from lancelsm.dataset.base_manifest import MEM_WAL_INDEX
 from lancelsm.dataset.base_rows import Base, CommittedVersion
-from lancelsm.dataset.base_table import MEM_WAL_INDEX, BaseTable, open_dataset
+from lancelsm.dataset.base_table import BaseTable, open_dataset
 from lancelsm.dataset.durable import make_durable
 from lancelsm.dataset.index_extension import segment_rows
 from lancelsm.dataset.index_options import checked_options

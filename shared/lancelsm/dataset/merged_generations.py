@@ -18,8 +18,8 @@ import pyarrow as pa
 from google.protobuf.message import DecodeError
 
 from lancelsm.common.layout import Generation, RegionId
-from lancelsm.dataset.base_manifest import split_manifest
-from lancelsm.dataset.base_table import MEM_WAL_INDEX, BaseTable, base_of, open_base
+from lancelsm.dataset.base_manifest import MEM_WAL_INDEX, split_manifest
+from lancelsm.dataset.base_table import BaseTable, base_of, open_base
 from lancelsm.dataset.native import native_errors
 from lancelsm.errors import Contended, Corrupt
 from lancelsm.generated.lance import table_pb2

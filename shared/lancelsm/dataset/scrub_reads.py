@@ -13,7 +13,8 @@ from lance.fragment import FragmentMetadata, LanceFragment
 
 from lancelsm.common.layout import KEY_INDEX
 from lancelsm.common.setsum import Setsum
-from lancelsm.dataset.base_table import MEM_WAL_INDEX, BaseTable, StorageOptions, open_base
+from lancelsm.dataset.base_manifest import MEM_WAL_INDEX
+from lancelsm.dataset.base_table import BaseTable, StorageOptions, open_base
 from lancelsm.dataset.bloom import BYTES, build_bloom
 from lancelsm.dataset.deletions import arrow_problem
 from lancelsm.dataset.generation import read_generation

@@ -22,7 +22,8 @@ from google.protobuf.message import DecodeError
 from lancelsm.common.formats import check_format
 from lancelsm.common.layout import statement_key, statement_version
 from lancelsm.common.setsum import Setsum
-from lancelsm.dataset.base_table import MEM_WAL_INDEX, BaseTable, StorageOptions
+from lancelsm.dataset.base_manifest import MEM_WAL_INDEX
+from lancelsm.dataset.base_table import BaseTable, StorageOptions
 from lancelsm.dataset.merged_generations import find_manifest, manifest_names
 from lancelsm.dataset.native import read_errors
 from lancelsm.dataset.scan_options import scan_options
