@@ -74,14 +74,15 @@ class MemoryBase:
             number = version or self.newest
             if number not in self.versions:
                 raise VersionGone(f"version {number} of the base is gone")
+            found = self.versions[number]  # an open dataset outlives the removal of its version
             return BaseTable(
                 uri=uri,
                 version=number,
                 schema=self.schema,
-                metadata=self.versions[number].metadata,
+                metadata=found.metadata,
                 fragments=(),
                 data_storage_version="2.1",
-                opened=lambda: cast("Any", self.versions[number]),
+                opened=lambda: cast("Any", found),
             )
 
         return self._call("open_base", version, act)
