@@ -44,13 +44,13 @@ _REMEDY = "lancelsm scrub names every wrong file; restore these from a copy of t
 
 
 class Carried:
-    """Batches for Lance to read. Keeps the error that ended them, of which Lance passes on only the text.
+    """Batches for Lance to read. Keeps the error or the interrupt that ended them: Lance passes on only its text.
 
     Lance gets no slices that it can't write. It makes none itself, since batches end where a file of `FILE_ROWS` does.
     """
 
     def __init__(self, batches: Iterable[pa.RecordBatch]) -> None:
-        self.error: LsmError | None = None
+        self.error: BaseException | None = None
         self._batches = batches
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
@@ -63,8 +63,11 @@ class Carried:
                     start += part.num_rows
                     rows += part.num_rows
                     yield without_slices(part)
-        except LsmError as error:
-            self.error = error
+        except GeneratorExit:
+            raise
+        except BaseException as error:
+            if isinstance(error, LsmError) or not isinstance(error, Exception):
+                self.error = error
             raise
 
 
@@ -74,7 +77,7 @@ def native_errors(doing: str, *, reading: Carried | None = None, **where: str) -
 
     Args:
         doing: what failed, as the start of a sentence: "the base can't be written".
-        reading: batches that Lance reads in the block; their own error is raised unchanged.
+        reading: batches that Lance reads in the block; their own error, or an interrupt in them, is raised unchanged.
         where: context for the error: `table`, or `object` for a generation.
 
     Raises:
