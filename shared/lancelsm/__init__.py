@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from lancelsm.common.committed import Committed
     from lancelsm.errors import Ambiguous, Contended, Corrupt, Fenced, Invalid, LsmError, LsmWarning, Unavailable
+    from lancelsm.namespace import Namespace, connect
     from lancelsm.read.result import Rows
     from lancelsm.read.sources.arrow_dataset import arrow_dataset, datafusion_table, duckdb_relation
     from lancelsm.read.sources.polars_frame import polars_frame
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "errors": ("Ambiguous", "Contended", "Corrupt", "Fenced", "Invalid", "LsmError", "LsmWarning", "Unavailable"),
+    "namespace": ("Namespace", "connect"),
     "read.status": ("TableStatus",),
     "read.transact.edits": ("Edits",),
     "read.transact.read_token": ("RowsWithToken",),
@@ -48,6 +50,7 @@ __all__ = [
     "Invalid",
     "LsmError",
     "LsmWarning",
+    "Namespace",
     "Rows",
     "RowsWithToken",
     "Table",
@@ -55,6 +58,7 @@ __all__ = [
     "Unavailable",
     "Writer",
     "arrow_dataset",
+    "connect",
     "create",
     "datafusion_table",
     "duckdb_relation",

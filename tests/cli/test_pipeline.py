@@ -436,3 +436,11 @@ def test_the_demo_takes_either_a_stage_or_a_directory(
 
     assert (document_run.document["table"], document_run.err, refused.code) == ("s3://t", "progress\n", 2)
     assert stages == ["local"]
+
+
+def test_list_prints_the_names_of_the_tables_below_a_directory(run: Run, as_json: Json, orders: Path) -> None:
+    orders.rename(orders.with_name("orders.lance"))
+
+    assert as_json("list", orders.parent) == ["orders"]
+    assert run("list", orders.parent).out == "orders\n"
+    assert run("list", orders.parent / "nothing").out == f"no table in {orders.parent / 'nothing'}\n"

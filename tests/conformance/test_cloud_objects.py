@@ -8,6 +8,7 @@ from lancelsm.common.clock import SeededIds
 from lancelsm.errors import Invalid, Unavailable
 from lancelsm.objects import Listed, Object, PreconditionFailed, WriteUnknown, Written
 from lancelsm.objects.cloud import CloudStore
+from lancelsm.objects.open import list_directories
 from tests.conformance.ministack import options
 from tests.conformance.stub import BUCKET, etag, serving
 from tests.simulation.faults import FakeClock
@@ -226,3 +227,17 @@ def test_a_bucket_that_does_not_exist_is_invalid(s3_endpoint):
     ):
         with pytest.raises(Invalid, match="bucket does not exist"):
             call()
+
+
+def test_the_directories_below_a_url_take_one_request(stub):
+    stub.objects |= {"t/a.lance/x/y": b"", "t/a.lance/z": b"", "t/b.lance/x": b"", "t/file": b"", "u/c.lance/x": b""}
+
+    assert sorted(list_directories(f"s3://{BUCKET}/t", options(stub.endpoint))) == ["a.lance", "b.lance"]
+    assert len(stub.requests) == 1
+
+
+def test_a_listing_of_directories_is_repeated_until_the_store_answers(store, stub):
+    stub.objects["t/a.lance/x"] = b""
+    stub.script["GET", BUCKET] = [500]
+
+    assert store.directories() == ["a.lance"]

@@ -35,7 +35,7 @@ SAME_THING = {
 
 
 def test_the_top_of_the_package_has_few_entries_and_the_package_few_folders() -> None:
-    entries = [path for path in LIBRARY.iterdir() if path.name != "__pycache__"]
+    entries = [path for path in LIBRARY.iterdir() if path.name not in {"__init__.py", "__pycache__", "py.typed"}]
     folders = [path for path in LIBRARY.rglob("*") if path.is_dir() and path.name != "__pycache__"]
 
     assert len(entries) <= 24

@@ -1,4 +1,4 @@
-"""The commands `init`, `status`, `describe`, `history` and `config set`."""
+"""The commands `init`, `list`, `status`, `describe`, `history` and `config set`."""
 
 from __future__ import annotations
 
@@ -73,6 +73,21 @@ def init(  # noqa: PLR0917 - one for each option
         {"table": location, "regions": number, "rows": loaded},
         lambda: f"Created {location}: {counted(number, 'region')}, {counted(loaded, 'row')}",
     )
+
+
+@command(commands, "list", example="lancelsm list lake")
+def list_tables(
+    session: Session,
+    root: Annotated[str, typer.Argument(metavar="ROOT", help="A directory, or a URL such as s3://bucket/lake.")],
+) -> None:
+    """List the tables in NAME.lance right below a directory or URL, by name.
+
+    As JSON: [name, ...].
+    """
+    from lancelsm.namespace import connect
+
+    found = list(connect(root, storage_options=session.storage_options))
+    session.show(found, lambda: "\n".join(found) or f"no table in {root}")
 
 
 def _index(text: str) -> tuple[str, dict[str, Any]]:

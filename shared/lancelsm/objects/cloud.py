@@ -134,6 +134,11 @@ class CloudStore:
             check_key(parent)
         return self._listed(parent, prefix)
 
+    def directories(self) -> Keys:
+        """Return the names of the directories right below the URL: the first segments of keys that have several."""
+        found = self._retried(self._store.list_with_delimiter, "")["common_prefixes"]
+        return [prefix.rstrip("/").rpartition("/")[2] for prefix in found]
+
     def delete(self, keys: Collection[str]) -> None:
         valid = [check_key(key) for key in keys]
         for start in range(0, len(valid), _PAGE):

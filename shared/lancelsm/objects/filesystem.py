@@ -239,6 +239,17 @@ class LocalStore:
                 yield Listed(key=key, size=size_of())
 
 
+def subdirectories(directory: Path) -> list[str]:
+    """Return the names of the directories in a directory, and of links to directories; none if it does not exist."""
+    try:
+        with os.scandir(directory) as found:
+            return [entry.name for entry in found if entry.is_dir()]
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    except OSError as error:
+        raise to_lsm_error(error, str(directory)) from error
+
+
 def etag_of(body: Body) -> ETag:
     return ETag(xxh3_128_hexdigest(body))
 

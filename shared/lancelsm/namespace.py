@@ -1,0 +1,132 @@
+"""Tables by name: the directory namespace of Lance, in which `orders` is the table at `ROOT/orders.lance`.
+
+LanceDB and `lance_namespace.connect("dir", {"root": ROOT})` find the same tables by the same names.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import compress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeGuard
+
+from lancelsm.common.checked import checked
+from lancelsm.common.layout import CONFIG
+from lancelsm.common.pool import TaskPool
+from lancelsm.errors import Invalid
+from lancelsm.objects.location import absolute, check_location, local_path
+from lancelsm.objects.open import list_directories, open_store
+from lancelsm.region.handle import DEFAULT_OWNER
+from lancelsm.table import create, open  # noqa: A004 - as users call them
+
+if TYPE_CHECKING:
+    from lancelsm.table import Table
+
+_NAME = re.compile(r"[A-Za-z0-9_.-]+")  # the names that LanceDB accepts
+_SUFFIX = ".lance"
+_PARALLEL = 16
+
+
+class Namespace:
+    """The tables in `NAME.lance` below a root. It sends no request before it is used, and keeps nothing.
+
+    `namespace["orders"]` opens a table, `"orders" in namespace` looks for it, and iteration yields the names of all
+    tables in alphabetical order. Plain Lance datasets below the root are not listed: `lancelsm.open` can't open them.
+    """
+
+    def __init__(self, root: str, *, storage_options: Mapping[str, str] | None) -> None:
+        self._root = root
+        self._storage_options = storage_options
+
+    def __repr__(self) -> str:
+        return f"<lancelsm.Namespace {self._root!r}>"
+
+    @property
+    def root(self) -> str:
+        """The directory or URL below which the tables are."""
+        return self._root
+
+    def uri(self, name: str) -> str:
+        """Return the location of a table. It need not exist.
+
+        Raises:
+            Invalid: it is not a name: letters, digits, `_`, `-` and `.`.
+        """
+        if not _is_name(name):
+            raise Invalid(
+                f"{name!r} is not the name of a table",
+                remedy="Use letters, digits, `_`, `-` and `.`; open other locations by lancelsm.open",
+                field="name",
+                url=self._root,
+            )
+        return f"{self._root.rstrip('/')}/{name}{_SUFFIX}"
+
+    def __getitem__(self, name: str) -> Table:
+        """Open a table. Raises the same errors as `lancelsm.open`."""
+        return open(self.uri(name), storage_options=self._storage_options)
+
+    def __contains__(self, name: object) -> bool:
+        """Return whether there is a table of this name; False if it is not a name."""
+        return _is_name(name) and self._has_table(name)
+
+    def __iter__(self) -> Iterator[str]:
+        """List the tables: one listing of the root, and one read for each directory in it that ends in `.lance`.
+
+        Raises:
+            Invalid, Unavailable: the store denies access or did not answer.
+        """
+        directories = list_directories(self._root, self._storage_options)
+        names = sorted(name.removesuffix(_SUFFIX) for name in directories if name.endswith(_SUFFIX))
+        with TaskPool(_PARALLEL) as pool:
+            return compress(names, pool.map(self.__contains__, names))
+
+    def create(
+        self,
+        name: str,
+        data_or_schema: Any,
+        *,
+        primary_key: str | Sequence[str],
+        regions: str | None = None,
+        registry: str | None = None,
+        owner: str = DEFAULT_OWNER,
+        settings: Mapping[str, object] | None = None,
+        indexes: Mapping[str, Any] | None = None,
+    ) -> Table:
+        """Create the table `NAME.lance` below the root and open it.
+
+        Arguments, errors, and what holds after a crash are those of `lancelsm.create`.
+        """
+        return create(
+            self.uri(name),
+            data_or_schema,
+            primary_key=primary_key,
+            regions=regions,
+            registry=registry,
+            owner=owner,
+            settings=settings,
+            indexes=indexes,
+            storage_options=self._storage_options,
+        )
+
+    def _has_table(self, name: str) -> bool:
+        return open_store(self.uri(name), self._storage_options).get(CONFIG) is not None
+
+
+def _is_name(name: object) -> TypeGuard[str]:
+    return isinstance(name, str) and _NAME.fullmatch(name) is not None
+
+
+@checked
+def connect(root: str | Path, *, storage_options: Mapping[str, str] | None = None) -> Namespace:
+    """Return the tables below a directory or URL, by name: `lancelsm.connect("lake")["orders"]` is `lake/orders.lance`.
+
+    Args:
+        root: a path or URL. A directory that does not exist is empty.
+        storage_options: options of the object store, as Lance takes them, for every table.
+
+    Raises:
+        Invalid: the root is not a path or URL.
+    """
+    path = local_path(check_location(root))
+    return Namespace(str(root) if path is None else str(absolute(path)), storage_options=storage_options)
