@@ -37,6 +37,7 @@ class Stage:
     function_url: bool  # whether `ingest` gets a URL, for callers with IAM credentials
     collect: bool  # whether merges start collections
     writers: int | None  # most invocations of `writer_flush` at the same time; None: no limit but the account's
+    noncurrent_days: int  # how long the bucket keeps what was deleted or replaced
     spark: SparkSizes
     expression: bool  # whether tables may have regions by SQL expression, which needs one more layer
     settings: Mapping[str, str]  # of lancelsm, for all functions, by environment variable
@@ -93,6 +94,7 @@ def stage_of(node: Node) -> Stage:
         function_url=flag("function_url"),
         collect=_one_of("collect", (text("collect") or "on").lower(), Literal["on", "off"]) == "on",
         writers=_number("maximum_concurrency", text("maximum_concurrency"), range(2, 1001)),
+        noncurrent_days=_number("noncurrent_days", text("noncurrent_days"), range(1, 3651)) or 7,
         spark=_spark(text),
         expression=flag("expression"),
         settings=_settings(node.try_get_context),

@@ -18,8 +18,9 @@ WORK_DAYS = 14  # as long as a queued message, which may name an object here
 class Storage(Construct):
     """One private bucket, unless the context names an existing one.
 
-    It has no versioning: an object is written once, and what a collection deletes must not be kept. An existing bucket
-    keeps its own lifecycle rules; the two below are recommended for it.
+    It keeps what was deleted or replaced for `noncurrent_days`, so that a deletion can be undone, and a table restored
+    as of a time (`lancelsm restore-point`). No function may delete a version. An existing bucket keeps its settings;
+    those below are recommended for it.
     """
 
     def __init__(self, scope: Construct, *, stage: Stage, key: kms.IKey | None) -> None:
@@ -35,13 +36,26 @@ class Storage(Construct):
             encryption=s3.BucketEncryption.KMS if key else s3.BucketEncryption.S3_MANAGED,
             encryption_key=key,
             bucket_key_enabled=True if key else None,
+            versioned=True,
             enforce_ssl=not stage.local,  # the emulator uses HTTP
             removal_policy=stage.removal,
             lifecycle_rules=[
                 s3.LifecycleRule(
                     id="abandoned-uploads", abort_incomplete_multipart_upload_after=cdk.Duration.days(1), enabled=True
                 ),
-                s3.LifecycleRule(id="work", prefix=f"{WORK}/", expiration=cdk.Duration.days(WORK_DAYS), enabled=True),
+                s3.LifecycleRule(
+                    id="work",
+                    prefix=f"{WORK}/",
+                    expiration=cdk.Duration.days(WORK_DAYS),
+                    noncurrent_version_expiration=cdk.Duration.days(1),
+                    enabled=True,
+                ),
+                s3.LifecycleRule(
+                    id="noncurrent",
+                    noncurrent_version_expiration=cdk.Duration.days(stage.noncurrent_days),
+                    expired_object_delete_marker=True,
+                    enabled=True,
+                ),
             ],
         )
         accept(

@@ -17,7 +17,7 @@ from tests.simulation.faults import MemoryRegistry, MemoryStore
 
 Description = Mapping[str, Any]
 
-OBJECTS = ("memory", "local", "s3")
+OBJECTS = ("memory", "local", "s3", "versioned-s3")
 REGISTRIES = (
     "memory",
     "sqlite",

@@ -23,6 +23,7 @@ BUCKET = "conformance"
 def s3_endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     with ministack(tmp_path_factory.mktemp("ministack")) as endpoint:
         create_bucket(endpoint, BUCKET)
+        create_bucket(endpoint, f"versioned-{BUCKET}", versioned=True)
         yield endpoint
 
 
@@ -42,7 +43,7 @@ def described(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[str],
             return {"backend": backend}
         if backend.endswith("s3"):
             endpoint = request.getfixturevalue("s3_endpoint")
-            uri = f"s3://{BUCKET}/{tmp_path.name}"
+            uri = f"s3://{'versioned-' * backend.startswith('versioned')}{BUCKET}/{tmp_path.name}"
             return {"backend": backend, "uri": uri, "options": options(endpoint)}
         if backend.startswith("dynamodb"):
             endpoint = _dynamodb(backend, request)

@@ -44,8 +44,18 @@ def ministack(directory: Path) -> Iterator[str]:
             server.wait()
 
 
-def create_bucket(endpoint: str, bucket: str) -> None:
-    with urllib.request.urlopen(urllib.request.Request(f"{endpoint}/{bucket}", method="PUT")) as answer:
+def create_bucket(endpoint: str, bucket: str, *, versioned: bool = False) -> None:
+    _put(f"{endpoint}/{bucket}", b"")
+    if versioned:
+        _put(
+            f"{endpoint}/{bucket}?versioning",
+            b'<VersioningConfiguration xmlns="http://s3.amazonaws.com/doc/2006-03-01/"><Status>Enabled</Status>'
+            b"</VersioningConfiguration>",
+        )
+
+
+def _put(url: str, body: bytes) -> None:
+    with urllib.request.urlopen(urllib.request.Request(url, data=body, method="PUT")) as answer:
         assert answer.status == 200
 
 

@@ -46,6 +46,18 @@ def store(description):
     return opened_store(description)
 
 
+def test_a_deleted_object_may_be_created_again(store):
+    first = store.create("a", b"first")
+    store.delete(["a"])
+
+    assert store.get("a") is None
+    assert store.replace("a", b"stale", expect=first.etag) == PreconditionFailed()
+    assert isinstance(store.create("a", b"second"), Written)
+    assert store.create("a", b"third") == PreconditionFailed()
+    assert store.get("a").body == b"second"
+    assert [listed.key for listed in store.list("")] == ["a"]
+
+
 def test_an_absent_key_has_no_object(store):
     assert store.get("absent") is None
     assert store.get("absent/too") is None

@@ -48,7 +48,30 @@ def test_the_bucket_is_private_and_expires_temporary_objects(prod: Stacks) -> No
     assert rules["work"]["ExpirationInDays"] == 14
     assert rules["work"]["Prefix"] == "work/"
     assert rules["abandoned-uploads"]["AbortIncompleteMultipartUpload"] == {"DaysAfterInitiation": 1}
-    assert "VersioningConfiguration" not in bucket
+    assert rules["work"]["NoncurrentVersionExpiration"] == {"NoncurrentDays": 1}
+
+
+def test_the_bucket_keeps_what_was_deleted_for_some_days(prod: Stacks) -> None:
+    bucket = prod.one("AWS::S3::Bucket")
+
+    assert bucket["VersioningConfiguration"] == {"Status": "Enabled"}
+    (rule,) = (rule for rule in bucket["LifecycleConfiguration"]["Rules"] if rule["Id"] == "noncurrent")
+    assert rule["NoncurrentVersionExpiration"] == {"NoncurrentDays": 7}
+    assert rule["ExpiredObjectDeleteMarker"] is True
+    assert "Prefix" not in rule
+
+
+def test_no_role_deletes_a_version(stacks: Stacks) -> None:
+    text = str(stacks.pipeline)
+
+    assert "DeleteObjectVersion" not in text
+    assert "s3:Delete*" not in text
+    assert "s3:*" not in text
+
+
+def test_the_days_of_deleted_objects_come_from_the_context(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="noncurrent_days=0: give a whole number from 1 to 3650"):
+        synthesized(tmp_path, stage="local", noncurrent_days="0")
 
 
 def test_the_registry_has_the_keys_that_its_adapter_writes(prod: Stacks) -> None:

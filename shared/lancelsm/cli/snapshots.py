@@ -150,6 +150,45 @@ def restore(
     _show_copied(session, "Restored", copied)
 
 
+@command(
+    commands,
+    "restore-point",
+    example="lancelsm restore-point s3://lake/orders --at 2026-11-28T10:00:00Z --to s3://lake/orders-then",
+)
+def restore_point(
+    session: Session,
+    uri: Annotated[str, typer.Argument(metavar="TABLE", help="The URL of the table in S3. It may be dropped.")],
+    at: Annotated[str, typer.Option("--at", metavar="TIME", help="A time with its zone, by the clock of S3.")],
+    to: Annotated[str, typer.Option("--to", metavar="URL", help="A URL in S3 where nothing is.")],
+    registry: Annotated[
+        str | None, typer.Option(metavar="KIND", help="object or dynamodb:NAME; by default that of the table.")
+    ] = None,
+) -> None:
+    """Create the table that was in S3 at a time, from the versions of objects that its bucket keeps.
+
+    Stop all writers first. Every row that was acknowledged a minute before the time is there. Snapshots and cursors are
+    lost. After a crash, the same command continues. As JSON: {"table", "rows", "from", "objects": copied, "lost": names
+    of snapshots and cursors that the table has now, or null if it can't be opened}.
+    """
+    from lancelsm.admin.restore_point import restore_point as restore_as_of
+
+    with session.working(f"Restoring {uri} as of {at}"):
+        found = restore_as_of(uri, to, at=at, registry=registry, storage_options=session.storage_options)
+    session.show(
+        {
+            "table": found.uri,
+            "rows": found.rows,
+            "from": found.source,
+            "objects": found.objects,
+            "lost": None if found.lost is None else list(found.lost),
+        },
+        lambda: (
+            f"Restored {found.source} as of {at} to {found.uri}: {found.rows} rows"
+            + (f". It has no snapshots and cursors; {found.source} has {', '.join(found.lost)}" if found.lost else "")
+        ),
+    )
+
+
 @command(commands, "drop", example="lancelsm drop orders --yes")
 def drop(
     session: Session,
