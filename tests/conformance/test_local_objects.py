@@ -270,3 +270,19 @@ def test_a_dropped_table_leaves_no_file_of_a_crashed_writer(tmp_path):
     drop_table(tmp_path / "table")
 
     assert not (tmp_path / "table" / TEMPORARY).exists()
+
+
+def test_a_large_body_is_written_in_pieces_that_the_page_cache_takes_cheaply(tmp_path, monkeypatch):
+    sizes = []
+    write = os.write
+
+    def counted(descriptor, data):
+        sizes.append(len(data))
+        return write(descriptor, data)
+
+    monkeypatch.setattr(os, "write", counted)
+    body = os.urandom(5 << 19)
+    LocalStore(tmp_path).create("large", body)
+
+    assert LocalStore(tmp_path).get("large").body == body
+    assert sizes == [1 << 20, 1 << 20, 1 << 19]
