@@ -6,7 +6,7 @@ import datetime
 import decimal
 import io
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +61,9 @@ class Queue:
         for message in messages:
             self.messages.setdefault((message.group, message.dedup), message)
         return [Sent(id="m", sequence="1") for _ in messages]
+
+    def postpone(self, receipts: Collection[str], *, seconds: int) -> None:
+        """Messages are never hidden."""
 
 
 class Context:

@@ -22,7 +22,7 @@ from tests.model.append import READ_HEAD
 from tests.simulation.environment import TABLE, VALUES, numbers_in
 from tests.simulation.faults import FakeClock, MemoryRegistry, MemoryStore
 
-LIST, SWAP_MANIFEST = "list objects", "swap manifest"
+LIST, SWAP_MANIFEST, SWAP_NOTE = "list objects", "swap manifest", "swap note"
 GET_PUBLISHED = "get published manifest"
 ZOMBIE = 99  # the number of a writer that takes no steps
 
@@ -164,7 +164,7 @@ class SteppedRegistry:
             assert expect is not None
             name = f"swap {change['next_position'] - 1}"
         else:
-            name = "claim" if "owner" in change else SWAP_MANIFEST
+            name = "claim" if "owner" in change else SWAP_NOTE if set(change) == {"waiting"} else SWAP_MANIFEST
         act = functools.partial(self._stepped.swap, self._actor, expect=expect, change=change)
         return self._stepped.hub.switch(Call(name=name, act=act, unknown=_no_swap))
 

@@ -74,7 +74,7 @@ CLEAN = {
 }
 LONG = {
     "eventual view": (EventualView(ticks=3), 255_030),
-    "generation compaction": (GenerationCompaction(), 291_870),
+    "generation compaction": (GenerationCompaction(), 300_012),
     "index promise": (IndexPromise(), 83_617),
     "merge order": (MergeOrder(), 346_791),
     "pipelining": (Pipelining(), 71_567),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import shutil
 import time
@@ -10,12 +11,17 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 import lancelsm
 from lancelsm.admin import restore_point as module
 from lancelsm.admin.restore_point import Times, restore_point, version_at
 from lancelsm.objects.bucket_versions import ObjectVersion
+from lancelsm.region.handle import Ports
+from tests.simulation.faults import MemoryRegistry
+from tests.simulation.marks import without
+from tests.simulation.removal import Check, check_is_needed
 
 NOON = datetime(2026, 11, 28, 12, tzinfo=UTC)
 MARGIN = 0.15  # of the history below, whose steps take some milliseconds each
@@ -109,6 +115,26 @@ class History:
                 )
 
         return Bucket
+
+
+def test_records_of_a_table_at_another_location_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def forged() -> Callable[[], None]:
+        registry = MemoryRegistry()
+        ports = Ports(registry=lambda *_, **__: registry)
+        kept, table, numbers = tmp_path / "kept", tmp_path / "table", itertools.count()
+        kept.mkdir()
+        lancelsm.create(table, pa.schema([("id", pa.int64())]), primary_key="id", ports=ports).upsert([{"id": 1}])
+        history = History(table, kept)
+        history.record()
+        monkeypatch.setattr(module, "VersionedBucket", history.bucket(skew=lambda: 0))
+
+        def restore() -> None:
+            at = datetime.now(UTC).isoformat()
+            restore_point(str(table), str(tmp_path / f"to{next(numbers)}"), at=at, ports=ports, margin_seconds=0)
+
+        return restore
+
+    check_is_needed(Check(edits=(without("records of the source stay"),), forged=forged))
 
 
 @pytest.mark.rest
