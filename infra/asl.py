@@ -55,7 +55,7 @@ def _resolve(value: Any, resources: Mapping[str, Any]) -> str:
 
 def main(stage: str) -> None:
     flags = json.loads((ROOT / "cdk.json").read_text())["context"]
-    app = cdk.App(context={**flags, "stage": stage})
+    app = cdk.App(context={**flags, "stage": stage, "emulator": stage == "local"})
     *_, pipeline = deployment(app)
     template = app.synth().get_stack_by_name(pipeline.stack_name).template
     print(json.dumps(resolved(template["Resources"]), indent=2))

@@ -18,7 +18,7 @@ LayerName = Literal["lean", "lance"]
 class Layers(Construct):
     """The layers: `lean` for functions that only use the log, `lance` for functions that use Lance.
 
-    Stage local has none: the emulator runs functions and jobs in an interpreter that has the packages.
+    The emulator has none: it runs functions and jobs in an interpreter that has the packages.
     """
 
     def __init__(self, scope: Construct, *, stage: Stage) -> None:
@@ -50,7 +50,7 @@ class Layers(Construct):
         return self._layers[name]
 
     def archive(self) -> assets.Asset | None:
-        """Return the packages of the Spark job, including lancelsm; None at stage local.
+        """Return the packages of the Spark job, including lancelsm; None on the emulator.
 
         Raises:
             FileNotFoundError: the archive was not built.
@@ -66,7 +66,7 @@ class Layers(Construct):
     def _built(self, name: str) -> Path:
         directory = self._stage.layers / self._stage.architecture / name
         if not directory.is_dir():
-            raise FileNotFoundError(f"{directory} does not exist: run `make build` (or deploy with -c stage=local)")
+            raise FileNotFoundError(f"{directory} does not exist: run `make build` (or deploy with -c emulator=true)")
         return directory
 
 

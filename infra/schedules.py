@@ -10,11 +10,16 @@ from constructs import Construct
 
 from infra.stage import Stage
 
-EVERY = cdk.Duration.minutes(5)
+_DEFAULT_MINUTES = 5  # of the disabled rule, until somebody enables it
+
+
+def period(stage: Stage) -> cdk.Duration:
+    """Return the time between two runs."""
+    return cdk.Duration.minutes(stage.schedule_minutes or _DEFAULT_MINUTES)
 
 
 class Schedules(Construct):
-    """Invoke `dispatch` every 5 minutes at stage prod. At other stages the rule exists but is disabled."""
+    """Invoke `dispatch` every `schedule_minutes` of the context. With 0 the rule exists but is disabled."""
 
     def __init__(self, scope: Construct, *, stage: Stage, dispatch: lambda_.IFunction) -> None:
         super().__init__(scope, "Schedules")
@@ -22,8 +27,8 @@ class Schedules(Construct):
             self,
             "Dispatch",
             rule_name=f"{stage.prefix}-dispatch",
-            schedule=events.Schedule.rate(EVERY),
-            enabled=stage.name == "prod",
+            schedule=events.Schedule.rate(period(stage)),
+            enabled=bool(stage.schedule_minutes),
             targets=[
                 targets.LambdaFunction(
                     dispatch,

@@ -17,7 +17,7 @@ from infra.merging import Merging
 from infra.observing import Observing
 from infra.queues import Queues
 from infra.registry import Registry
-from infra.schedules import EVERY, Schedules
+from infra.schedules import Schedules, period
 from infra.stage import Stage, stage_of
 from infra.storage import Storage
 
@@ -68,7 +68,7 @@ class Pipeline(cdk.Stack):
         )
         Schedules(self, stage=stage, dispatch=functions["dispatch"])
         waiting.consume(functions["dispatch"])
-        waiting.keep_failures([functions[name] for name in ("dispatch", "compaction")], period=EVERY)
+        waiting.keep_failures([functions[name] for name in ("dispatch", "compaction")], period=period(stage))
         Observing(
             self,
             stage=stage,

@@ -5,6 +5,7 @@ Everything else is the same at every stage.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -17,15 +18,17 @@ from infra.spark import SparkSizes
 from lancelsm.common.settings import Settings, parse_settings
 
 ROOT = Path(__file__).resolve().parent.parent
-StageName = Literal["local", "dev", "prod"]
+_NAME = re.compile(r"[a-z][a-z0-9-]{0,19}")
 Architecture = Literal["arm64", "x86_64"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stage:
-    """The choices. Stage `local` is the emulator: it needs no layers, and no data has to last."""
+    """The choices. The name decides nothing but names: several stages may share an account and AWS region."""
 
-    name: StageName
+    name: str
+    emulator: bool  # it needs no layers, and no data has to last
+    schedule_minutes: int  # between two runs of `dispatch`; 0: never
     architecture: Architecture
     layers: Path  # where `make build` puts them
     bucket: str | None  # name of an existing one
@@ -49,7 +52,7 @@ class Stage:
 
     @property
     def local(self) -> bool:
-        return self.name == "local"
+        return self.emulator
 
     @property
     def bucket_name(self) -> str:
@@ -81,8 +84,16 @@ def stage_of(node: Node) -> Stage:
     def flag(name: str) -> bool:
         return _one_of(name, (text(name) or "false").lower(), Literal["true", "false"]) == "true"
 
+    name = text("stage") or "dev"
+    if not _NAME.fullmatch(name):
+        raise ValueError(
+            f"-c stage={name}: give at most 20 lower-case letters, digits and hyphens, beginning with a letter"
+        )
+    preset = "5" if name == "prod" else "0"
     chosen = Stage(
-        name=cast("StageName", _one_of("stage", text("stage") or "dev", StageName)),
+        name=name,
+        emulator=flag("emulator"),
+        schedule_minutes=_number("schedule_minutes", text("schedule_minutes") or preset, range(1441)) or 0,
         architecture=cast("Architecture", _one_of("architecture", text("architecture") or "arm64", Architecture)),
         layers=ROOT / (text("layers") or "layers/build"),
         bucket=text("bucket"),

@@ -75,7 +75,8 @@ def synthesized(directory: Path, **context: str) -> Stacks:
     from infra.stacks import deployment
 
     flags = json.loads((ROOT / "cdk.json").read_text())["context"]
-    app = cdk.App(context={**flags, **context}, outdir=str(directory / "out"))
+    emulated = {"emulator": "true"} if context.get("stage") == "local" else {}  # as the Makefile does
+    app = cdk.App(context={**flags, **emulated, **context}, outdir=str(directory / "out"))
     stacks = deployment(app)
     assembly = app.synth()
     *state, pipeline = (assembly.get_stack_by_name(stack.stack_name).template for stack in stacks)

@@ -68,9 +68,25 @@ def test_settings_in_the_context_are_validated(tmp_path: Path) -> None:
         synthesized(tmp_path, stage="local", LANCELSM_FLUSH_ROWS="0")
 
 
-def test_an_unknown_stage_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="give one of local, dev, prod"):
-        synthesized(tmp_path, stage="test")
+@pytest.mark.parametrize("name", ["Team", "1st", "a" * 21, "a_b"])
+def test_a_name_that_no_stage_may_have_is_refused(name: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="at most 20 lower-case letters"):
+        synthesized(tmp_path, stage=name)
+
+
+@pytest.mark.rest
+def test_a_stage_of_any_name_has_names_of_its_own_and_the_schedule_of_the_context(tmp_path: Path, layers: Path) -> None:
+    name = "team-a-of-20-letters"
+    team = synthesized(tmp_path, stage=name, layers=str(layers), schedule_minutes="15")
+
+    assert set(team.functions()) == FUNCTIONS
+    rule = team.one("AWS::Events::Rule")
+    assert (rule["ScheduleExpression"], rule["State"]) == ("rate(15 minutes)", "ENABLED")
+    configured = team.of("AWS::Lambda::EventInvokeConfig").values()
+    assert {one["MaximumEventAgeInSeconds"] for one in configured} == {900}
+    roles = [_text(one["RoleName"]) for one in team.of("AWS::IAM::Role").values()]
+    assert all(role.startswith(f"lancelsm-{name}-") for role in roles)
+    assert max(len(role.replace("AWS::Region", "ap-southeast-2")) for role in roles) <= 64, "the limit of IAM"
 
 
 def test_a_missing_layer_is_named_with_the_remedy(tmp_path: Path) -> None:
