@@ -181,7 +181,7 @@ class Sqlite:
 
 
 class Fsync:
-    """One write of as many bytes, and one sync: no durable put is faster on this disk."""
+    """Write as many bytes, in parts as large as ours, and sync once: no durable put is faster on this disk."""
 
     def __init__(self, path: Path, first: pa.Table, key: Sequence[str]) -> None:  # noqa: ARG002 - a form for all
         self._path = path
@@ -192,7 +192,9 @@ class Fsync:
     def _synced(self, size: int) -> None:
         descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         try:
-            os.write(descriptor, bytes(size))
+            body = memoryview(bytes(size))
+            while body:
+                body = body[os.write(descriptor, body[: 1 << 20]) :]
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
