@@ -17,8 +17,11 @@ from lancelsm.common.settings import Settings
 from lancelsm.compaction.compact import compact_table
 from lancelsm.compaction.maintenance import merge_table
 from lancelsm.errors import Invalid, Unavailable
+from lancelsm.region import compare_and_swap
 from lancelsm.region.handle import TableHandle, open_configured, open_table
+from lancelsm.region.head import Head
 from lancelsm.region.lease import compaction_lease, flush_lease, lease
+from lancelsm.region.manifest import Manifest
 from lancelsm.registry import Record
 from lancelsm.stack.dispatch import AwsWork, Dispatched, Lag, dispatch, due, next_collection
 from lancelsm.stack.fan_out import read_dirty
@@ -40,13 +43,15 @@ def lag(
     age: float = 0,
     region: str = "r",
 ) -> Lag:
+    live = newest - merged if live is None else live
     return Lag(
         region=RegionId(region),
         rows=rows,
         bytes=size,
         newest=Generation(newest),
         merged=Generation(merged),
-        live=newest - merged if live is None else live,
+        live=live,
+        compactable=live > SETTINGS.max_generations,
         since=NOW - age,
     )
 
@@ -255,6 +260,29 @@ def test_a_region_with_too_many_generations_is_compacted_unless_another_invocati
     assert [one.parts for one in compact_table(table._handle, only=[region], leased=True)] == [2]
     run(registry, open_table=opener, work=busy)
     assert busy.compactions == []
+
+
+@pytest.mark.rest
+@pytest.mark.parametrize("theirs", [1, 2, 3])
+def test_generations_that_lances_writer_flushed_start_no_compaction(
+    theirs: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table, registry, work = create(tmp_path, settings={"max_generations": 1}), DirtyIndex(), FakeWork()
+    for key in range(3):
+        table.upsert([row(key)])
+        table.flush()
+    registry.add(table)
+
+    def newest(*found: Any) -> tuple[Head, Manifest]:
+        head, manifest = compare_and_swap.newest(*found)
+        foreign = [replace(one, folded=None) for one in manifest.generations[:theirs]]
+        return head, replace(manifest, generations=(*foreign, *manifest.generations[theirs:]))
+
+    monkeypatch.setattr("lancelsm.stack.dispatch.newest", newest)
+    run(registry, open_table=table_opener(merge_generations=100), work=work)
+
+    (region,) = [one.id for one in table.regions()]
+    assert work.compactions == ([(table.uri, (region,))] if theirs == 1 else []), "two of ours can become one"
 
 
 def test_a_table_with_a_running_merge_gets_no_second_one(tmp_path: Path) -> None:

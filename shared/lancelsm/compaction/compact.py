@@ -25,7 +25,7 @@ from lancelsm.common.setsum import Setsum
 from lancelsm.compaction.flush import Write
 from lancelsm.compaction.fold import FoldedRows
 from lancelsm.compaction.maintenance import writing
-from lancelsm.compaction.tiers import choose_run
+from lancelsm.compaction.tiers import due_parts
 from lancelsm.dataset.file_ranges import range_reader
 from lancelsm.dataset.generation import read_generation
 from lancelsm.dataset.scrub_reads import own_row_setsum
@@ -99,19 +99,6 @@ def compact_table(
             return _compact_region(handle, *plan, write=write, room=room)
 
     return [one for of_region in context.each(run, plans) for one in of_region]
-
-
-def due_parts(manifest: Manifest, counter: Generation, *, most: int) -> tuple[FlushedGeneration, ...]:
-    """Return the generations of a region to compact next; empty if there is nothing to do.
-
-    All are neighbours above the counter, so no index of the base covers them. Generations that Lance's writer flushed
-    are left out: they have no sums.
-    """
-    live = [g for g in manifest.generations if g.generation > counter]
-    foreign = max((at + 1 for at, g in enumerate(live) if g.folded is None), default=0)
-    ours = live[foreign:]
-    run = choose_run([g.bytes or 0 for g in ours], most=most - foreign)
-    return () if run is None else tuple(ours[run.start : run.stop])
 
 
 def _compact_region(

@@ -9,9 +9,27 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import accumulate
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from lancelsm.common.layout import Generation
+    from lancelsm.region.manifest import FlushedGeneration, Manifest
 
 _SPACE = 2  # all become one when the newer ones have this many times the bytes of the oldest one
 _GROWTH = 2  # a generation becomes part of one that is at least this many times larger
+
+
+def due_parts(manifest: Manifest, counter: Generation, *, most: int) -> tuple[FlushedGeneration, ...]:
+    """Return the generations of a region to compact next; empty if there is nothing to do.
+
+    All are neighbours above the counter, so no index of the base covers them. Generations that Lance's writer flushed
+    are left out: they have no sums.
+    """
+    live = [g for g in manifest.generations if g.generation > counter]
+    foreign = max((at + 1 for at, g in enumerate(live) if g.folded is None), default=0)
+    ours = live[foreign:]
+    run = choose_run([g.bytes or 0 for g in ours], most=most - foreign)
+    return () if run is None else tuple(ours[run.start : run.stop])
 
 
 def choose_run(sizes: Sequence[int], *, most: int) -> range | None:

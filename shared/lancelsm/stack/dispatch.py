@@ -8,8 +8,9 @@ A flush of a region is due by the table's settings for rows, bytes, or the time 
 with small logs share an invocation. A region whose flush still runs is left out (`region.lease.flush_lease`). A merge
 is due by the number of generations flushed since the last one, or by that time. A generation counts as pending until
 the merger has recorded its merge in the head. A compaction of a region is due if it has more than `max_generations`
-pending ones; while a merge is due or runs, only if it has more than twice as many, since the merge reads them all. A
-dirty region without data is skipped; the merger clears the field.
+pending ones and can replace some of them: those that Lance's writer flushed stay. While a merge is due or runs, it is
+due only if there are more than twice as many, since the merge reads them all. A dirty region without data is skipped;
+the merger clears the field.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from lancelsm.common import aws
 from lancelsm.common.layout import Generation, Key, RegionId, TableId, table_key
 from lancelsm.common.settings import Settings
 from lancelsm.compaction.pace import Pace
+from lancelsm.compaction.tiers import due_parts
 from lancelsm.errors import Corrupt, Invalid, error_context
 from lancelsm.objects.location import is_absolute
 from lancelsm.region.catalog import Region, regions, with_heads
@@ -77,6 +79,7 @@ class Lag:
     newest: Generation
     merged: Generation  # recorded in the head by the merger
     live: int  # pending generations; a compacted one counts once
+    compactable: bool  # whether a compaction would replace some of them
     since: float  # when the base began to lag, in Unix seconds
 
 
@@ -127,8 +130,8 @@ def due(table: TableId, lags: Iterable[Lag], *, settings: Settings, now: float) 
         if pending > 0:
             waiting.append(lag)
             merge_is_due |= pending >= settings.merge_generations or age >= settings.merge_age_seconds
-    compact = tuple(lag.region for lag in lags if lag.live > settings.max_generations)
-    crowded = tuple(lag.region for lag in lags if lag.live > 2 * settings.max_generations)
+    compact = tuple(lag.region for lag in lags if lag.compactable)
+    crowded = tuple(lag.region for lag in lags if lag.compactable and lag.live > 2 * settings.max_generations)
     groups = tuple(_groups(flush, bytes_max=settings.flush_bytes))
     if not merge_is_due:
         return Due(flush=groups, merge=None, compact=compact, crowded=crowded)
@@ -317,6 +320,7 @@ def _lags(handle: TableHandle, wanted: Sequence[RegionId] | None) -> list[Lag]:
                 bytes=head.wal_bytes - manifest.wal_bytes,
                 newest=manifest.newest,
                 merged=head.merged,
+                compactable=bool(due_parts(manifest, head.merged, most=handle.settings.max_generations)),
                 live=sum(one.generation > head.merged for one in manifest.generations),
                 since=float(head.dirty),
             )
