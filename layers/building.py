@@ -242,8 +242,9 @@ def interpreter(version: str) -> Path | None:
 
 def _copy_own(packages: Path) -> None:
     """Copy the current lancelsm into the archive, which may be from an earlier build."""
-    shutil.rmtree(packages / "lancelsm", ignore_errors=True)
-    shutil.copytree(ROOT / "shared" / "lancelsm", packages / "lancelsm", ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("lancelsm", "pyspark_lancelsm"):
+        shutil.rmtree(packages / name, ignore_errors=True)
+        shutil.copytree(ROOT / "shared" / name, packages / name, ignore=shutil.ignore_patterns("__pycache__"))
 
 
 def _inputs_digest(lock: Path) -> str:

@@ -30,6 +30,7 @@ SAME_THING = {
     "region": {"region", "scrub"},
     "scrub": {"cli", "scrub"},
     "search": {"cli", "search"},
+    "spark": {"compaction", "spark"},
     "table": {"lancelsm", "scrub"},
 }
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -25,9 +26,13 @@ def scan_base(
     columns: Sequence[str],
     where: Condition | None = None,
     limit: int | None = None,
+    fragments: Sequence[int] | None = None,
     trace: Trace = NO_TRACE,
 ) -> Iterator[pa.RecordBatch]:
     """Yield the live rows that match the condition, with these columns in this order.
+
+    Args:
+        fragments: the ids of the fragments to read; all by default.
 
     Raises:
         Invalid: a column is unknown, or the condition is not valid SQL over the table's columns.
@@ -39,6 +44,7 @@ def scan_base(
             columns=scanned(base.dataset, columns),
             filter=where and where.sql,
             limit=limit,
+            fragments=None if fragments is None else _fragments(base, fragments),
             **scan_options(base.dataset, columns),
         )
         trace.planned(scanner.explain_plan)
@@ -65,6 +71,11 @@ def rows_of_keys(base: BaseTable, keys: pa.Table, *, columns: Sequence[str], tra
         found: pa.Table = scanner.to_table()
     # With several key columns, the condition also matches combinations that are not in `keys`.
     return found if keys.num_columns == 1 else found.filter(_among(found.select(keys.column_names), keys))
+
+
+def _fragments(base: BaseTable, ids: Sequence[int]) -> list[Any]:
+    wanted = set(ids)
+    return [one for one in base.dataset.get_fragments() if one.fragment_id in wanted]
 
 
 @contextmanager

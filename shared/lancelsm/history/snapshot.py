@@ -193,18 +193,27 @@ def snapshot_view(handle: TableHandle, pin: Pin) -> View:
         Invalid: the snapshot was dropped or has expired.
         Corrupt: an object that it needs is missing or wrong.
     """
+    check_readable(handle.context, pin)
+    with snapshot_errors(handle.context, pin):
+        return view_at(handle, pin.pinned_version, pin.regions)
+
+
+def view_at(handle: TableHandle, version: int, needed: Mapping[RegionId, RegionPin]) -> View:
+    """Read the view of a version of the base and of what `state` returned with it.
+
+    Raises:
+        Corrupt: an object that it needs is missing or wrong; it may have been collected.
+    """
     context = handle.context
-    check_readable(context, pin)
-    with snapshot_errors(context, pin):
-        base = open_base(uri=context.uri, version=pin.pinned_version, storage_options=handle.storage_options)
-        check_base(base, handle.config)
-        named = {region.id: region for region in regions(context)}
-        if lost := sorted(pin.regions.keys() - named.keys()):
-            raise Corrupt("the catalog has lost a region", table=context.uri, region=lost[0])
-        pinned = [(named[region], needs) for region, needs in sorted(pin.regions.items())]
-        return View(
-            base=base, regions=tuple(context.each(lambda pair: _pinned_region(*pair, base, of=len(pinned)), pinned))
-        )
+    base = open_base(uri=context.uri, version=version, storage_options=handle.storage_options)
+    check_base(base, handle.config)
+    named = {region.id: region for region in regions(context)}
+    if lost := sorted(needed.keys() - named.keys()):
+        raise Corrupt("the catalog has lost a region", table=context.uri, region=lost[0])
+    pinned = [(named[region], needs) for region, needs in sorted(needed.items())]
+    return View(
+        base=base, regions=tuple(context.each(lambda pair: _pinned_region(*pair, base, of=len(pinned)), pinned))
+    )
 
 
 @contextmanager
@@ -288,7 +297,7 @@ def _pinned_region(region: Region, needs: RegionPin, base: BaseTable, *, of: int
 def _record_needs(handle: TableHandle, pin: Pin) -> Pin | None:
     """Record what the pin needs of the table now, and tag the base; None if that version was cleaned up meanwhile."""
     context = handle.context
-    base, needs = _state(handle)
+    base, needs = state(handle)
     needed = pins.pin_regions(context, pin, needs)  # guard: needs are recorded before the floors are read
     try:
         tag_version(  # guard: version of a snapshot is tagged
@@ -299,7 +308,7 @@ def _record_needs(handle: TableHandle, pin: Pin) -> Pin | None:
     return pins.update_pin(context, replace(pin, base_version=base.version, regions=needed))
 
 
-def _state(handle: TableHandle) -> tuple[BaseTable, Mapping[RegionId, RegionPin]]:
+def state(handle: TableHandle) -> tuple[BaseTable, Mapping[RegionId, RegionPin]]:
     """Read heads with manifests, then the base, until they match. Raises `Corrupt` as `read.view.take_view` does."""
     problem = ""
     for _ in range(_TRIES):

@@ -45,6 +45,19 @@ _ALL_FOUND = "newer levels have all keys"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PartOfView:
+    """A part of the rows of a view, for one of many tasks that read it together.
+
+    Args:
+        fragments: read only these fragments of the base; None for no row of the base.
+        above: read the generations and logs of the view.
+    """
+
+    fragments: tuple[int, ...] | None = None
+    above: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Level:
     """One level above the base: a generation (path, setsum of its bloom filter, keys), or the rows of the tail."""
 
@@ -68,6 +81,7 @@ def scan(
     limit: int | None = None,
     kept: BoundedCache = _NOTHING_KEPT,
     parallel: int = 1,
+    part: PartOfView | None = None,
     trace: Trace = NO_TRACE,
 ) -> pa.RecordBatchReader:
     """Stream the rows of a view.
@@ -79,6 +93,7 @@ def scan(
         limit: maximum number of rows.
         kept: keeps the newest level of each key, for the next scan of the same view, and pages of key filters.
         parallel: maximum number of threads that read key filters.
+        part: read only a part of the rows. It takes no limit.
         trace: collects what the read does.
 
     Returns:
@@ -97,7 +112,18 @@ def scan(
         raise Invalid("the list of columns is empty", remedy="Name a column; to count rows, a key column", table=uri)
     condition = None if where is None else read_condition(where, columns=schema.columns, table=uri)
     out = pa.schema([schema.columns.field(name).remove_metadata() for name in names])
-    rows = _rows(view, uri=uri, columns=names, where=condition, limit=limit, kept=kept, parallel=parallel, trace=trace)
+    rows = _rows(
+        view,
+        uri=uri,
+        columns=names,
+        where=condition,
+        limit=limit,
+        kept=kept,
+        parallel=parallel,
+        part=part or PartOfView(above=True),
+        whole=part is None,
+        trace=trace,
+    )
     batches = _limited(rows, limit)
     return pa.RecordBatchReader.from_batches(out, _shaped(batches, out))
 
@@ -192,17 +218,22 @@ def _rows(
     limit: int | None,
     kept: BoundedCache,
     parallel: int,
+    part: PartOfView,
+    whole: bool,
     trace: Trace,
 ) -> Iterator[pa.Table]:
-    """Yield the live rows, with at least these columns."""
+    """Yield the live rows, with at least these columns. If not `whole`, only those of a part."""
     schema = view.base.schema
     boxes = key_boxes(None if where is None else where.text, schema)
     levels, skipped = _needed(view, boxes, uri=uri, kept=kept, parallel=parallel, trace=trace)
     for one in skipped:
         trace.skipped(level_name(one.region, one.generation), one.why)
     read = _with_key(schema, columns)
+    has_base = whole or part.fragments is not None
     if not levels:
-        rows = scan_base(view.base, columns=columns, where=where, limit=limit, trace=trace)
+        if not has_base:
+            return
+        rows = scan_base(view.base, columns=columns, where=where, limit=limit, fragments=part.fragments, trace=trace)
         yield from trace.steps("base", map(pa.table, rows))
         return
     # A condition may use any column, so rows that it is applied to need all columns.
@@ -217,7 +248,7 @@ def _rows(
         levels = _enough(levels, limit, trace)
     tails = [level.tail for level in levels if level.tail is not None]
     read_once: dict[str | None, list[pa.RecordBatch]] = {}
-    hold = where is None and limit is None and sum(level.size for level in levels) <= _HELD_BYTES
+    hold = part.above and where is None and limit is None and sum(level.size for level in levels) <= _HELD_BYTES
 
     def level_keys(level: _Level) -> pa.Table:
         if level.tail is not None:
@@ -234,10 +265,10 @@ def _rows(
             lambda: NewestLevels.of(((level.number, level_keys(level)) for level in levels), schema),
             size=lambda made: made.nbytes,
         )
-    for tail in tails:
+    for tail in tails if part.above else ():
         for rows in trace.steps("log", _gathered(tail.rows(wanted), at_least)):
             yield live(rows, pc.invert(rows.column(TOMBSTONE)))
-    for level in levels:
+    for level in levels if part.above else ():
         if level.tail is None:
             stored = read_once.pop(level.path, None) or _read(
                 view, level, uri=uri, columns=wanted, where=where, trace=trace
@@ -248,7 +279,9 @@ def _rows(
                     & ~rows.column(TOMBSTONE).to_numpy()
                 )
                 yield live(rows, pa.array(alive))
-    stored = scan_base(view.base, columns=read, where=where, trace=trace)
+    if not has_base:
+        return
+    stored = scan_base(view.base, columns=read, where=where, fragments=part.fragments, trace=trace)
     for rows in trace.steps("base", _gathered(stored, at_least)):
         yield rows.filter(pa.array(above.level_of(rows) == ABSENT))  # guard: newer row hides a row of the base
 

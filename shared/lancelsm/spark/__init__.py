@@ -1,0 +1,30 @@
+"""Read tables in PySpark 4: `spark.read.format("lancelsm").load(uri)`.
+
+Executors need lancelsm in their Python, as in the layer or in a packed environment. Options of a read: `columns` (names
+separated by commas), `where` (a condition in Lance's dialect), `at` (the name of a snapshot), and `ttl`: how long the
+snapshot that is made for the query lives unless a running task renews it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from lancelsm.errors import Invalid
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["register"]
+
+
+def register(spark: SparkSession) -> None:
+    """Register the data source `lancelsm` in a session. Spark also finds it without this, if it is installed.
+
+    Raises:
+        Invalid: this release of Spark has no data sources in Python.
+    """
+    if not hasattr(spark, "dataSource"):
+        raise Invalid("Spark 3.5 has no data sources in Python", remedy="Use PySpark 4.0 or later")
+    from pyspark_lancelsm import DefaultSource  # noqa: PLC0415 - it needs pyspark
+
+    spark.dataSource.register(DefaultSource)

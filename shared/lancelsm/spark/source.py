@@ -1,0 +1,107 @@
+"""The data source `lancelsm` of PySpark: options, schema and reader. It moves rows as Arrow batches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.types import StructType
+
+from lancelsm.common.duration import seconds_of
+from lancelsm.errors import Invalid
+from lancelsm.spark.batch_read import ReadRequest, TaskPart, declared_schema, parts, read_part
+
+_OPTIONS = ("path", "columns", "where", "at", "ttl")
+
+
+@dataclass(frozen=True)
+class PartOfTable(InputPartition):
+    """The part of one task, as Spark sends it to an executor."""
+
+    part: TaskPart
+
+
+def read_request(options: Mapping[str, str]) -> ReadRequest:
+    """Decode the options of a read. Their names have no case.
+
+    Raises:
+        Invalid: there is no path, or an option is unknown or not valid.
+    """
+    given = {name.lower(): value for name, value in options.items()}
+    for name in given:
+        if name not in _OPTIONS:
+            raise Invalid(f"unknown option {name!r}", remedy=f"Options are {', '.join(_OPTIONS)}", field=name)
+    uri = given.get("path")
+    if not uri:
+        raise Invalid("the read names no table", remedy="Give its location: load(uri)", field="path")
+    columns = given.get("columns")
+    ttl = seconds_of(given["ttl"], field="ttl") if "ttl" in given else ReadRequest(uri=uri).ttl_seconds
+    if ttl <= 0:
+        raise Invalid("the time to live is 0", remedy="Give seconds, or text such as 15m or 1h", field="ttl")
+    return ReadRequest(
+        uri=uri,
+        columns=None if columns is None else tuple(one.strip() for one in columns.split(",")),
+        where=given.get("where"),
+        at=given.get("at"),
+        ttl_seconds=ttl,
+    )
+
+
+def read_schema(options: Mapping[str, str]) -> StructType:
+    """Return the schema of a read in Spark. Raises the errors of `declared_schema`."""
+    return from_arrow_schema(declared_schema(read_request(options)), prefer_timestamp_ntz=True)
+
+
+class Reader(DataSourceReader):
+    """Read one view of a table in parallel.
+
+    Args:
+        schema: what Spark declares: the columns of the table, or those that the user chose with `.schema(...)`.
+    """
+
+    def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
+        self._request = read_request(options)
+        self._schema = _checked_schema(self._request, schema)
+
+    def partitions(self) -> Sequence[InputPartition]:
+        return [PartOfTable(part) for part in parts(self._request)]
+
+    def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
+        if partition is None:  # Spark's stand-in for no partition: the table has no rows
+            return iter(())
+        assert isinstance(partition, PartOfTable)
+        return read_part(self._request, partition.part, self._schema)
+
+
+def refuse_write(*, overwrite: bool) -> Invalid:
+    """Build the error of a write by `DataFrame.write`."""
+    if overwrite:
+        return Invalid(
+            "a table is not overwritten",
+            remedy="Delete rows with Table.delete(where='true'), then write, or create another table",
+            field="mode",
+        )
+    return Invalid(
+        "the data source does not write",
+        remedy="Write with df.foreachPartition and Table.upsert",
+        field="format",
+    )
+
+
+def _checked_schema(request: ReadRequest, schema: StructType) -> pa.Schema:
+    """Return the Arrow schema of the declared columns. Raises `Invalid` if the user declared other types."""
+    names = schema.fieldNames()
+    chosen = declared_schema(ReadRequest(uri=request.uri, at=request.at, columns=tuple(names)))
+    expected = from_arrow_schema(chosen, prefer_timestamp_ntz=True)
+    for given, ours in zip(schema.fields, expected.fields, strict=True):
+        if given.dataType.simpleString() != ours.dataType.simpleString():
+            raise Invalid(
+                f"the schema has {given.dataType.simpleString()}, but the table has {ours.dataType.simpleString()}",
+                remedy="Leave out the schema, or declare this type",
+                table=request.uri,
+                field=given.name,
+            )
+    return chosen

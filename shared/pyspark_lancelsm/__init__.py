@@ -1,0 +1,42 @@
+"""Let Spark find the data source `lancelsm` without registration.
+
+Spark imports each top-level module named `pyspark_...` at its first use of a data source. So this module imports
+nothing slow and raises nothing: an error here would break the data sources of others. lancelsm is imported when a
+table is read.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pyspark.sql.datasource import DataSource, DataSourceReader
+    from pyspark.sql.types import StructType
+else:
+    try:
+        from pyspark.sql.datasource import DataSource
+    except Exception:  # noqa: BLE001 - Spark 3.5 has no data sources in Python
+        DataSource = object
+
+
+class DefaultSource(DataSource):
+    """The data source `lancelsm`; see `lancelsm.spark`."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "lancelsm"
+
+    def schema(self) -> StructType:
+        from lancelsm.spark.source import read_schema  # noqa: PLC0415
+
+        return read_schema(self.options)
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        from lancelsm.spark.source import Reader  # noqa: PLC0415
+
+        return Reader(self.options, schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> Any:  # noqa: ARG002
+        from lancelsm.spark.source import refuse_write  # noqa: PLC0415
+
+        raise refuse_write(overwrite=overwrite)
