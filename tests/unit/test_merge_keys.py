@@ -52,9 +52,32 @@ def test_a_lookup_of_a_null_key_is_corrupt() -> None:
         Keys(pa.chunked_array([[1]])).find(pa.chunked_array([[1, None]]))
 
 
+def _no_hashes(columns: list[Any]) -> np.ndarray[Any, np.dtype[np.int64]]:
+    return np.zeros(len(columns[0]), np.int64)
+
+
+@pytest.mark.parametrize("has_collisions", [False, True])
+@given(st.data(), st.lists(st.sampled_from(KINDS), min_size=2, max_size=3))
+def test_a_key_of_several_columns_is_found_only_if_each_column_is_equal(
+    has_collisions: bool, data: st.DataObject, kinds: list[tuple[pa.DataType, st.SearchStrategy[Any]]]
+) -> None:
+    each = [data.draw(st.lists(values, min_size=1, max_size=3)) for _, values in kinds]
+    tuples = st.lists(st.tuples(*map(st.sampled_from, each)), max_size=20)
+    known, wanted = data.draw(tuples), data.draw(tuples)
+
+    def table(rows: list[tuple[Any, ...]]) -> pa.Table:
+        columns = [pa.array([row[at] for row in rows], arrow) for at, (arrow, _) in enumerate(kinds)]
+        return pa.table(columns, names=[str(at) for at in range(len(kinds))])
+
+    with mock.patch.object(key_lookup, "_hashes", _no_hashes if has_collisions else key_lookup._hashes):
+        found = Keys(pa.concat_tables([table(known[:5]), table(known[5:])])).find(table(wanted))
+
+    assert found.tolist() == [known.index(key) if key in known else -1 for key in wanted]
+
+
 @pytest.mark.parametrize("known", [["a"], ["a", "b"]])
 def test_texts_with_equal_hashes_are_distinguished(known: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(key_lookup, "_hashes", lambda values: np.zeros(len(values), np.int64))
+    monkeypatch.setattr(key_lookup, "_hashes", _no_hashes)
 
     assert Keys(pa.chunked_array([known])).find(pa.chunked_array([["b", "a", "c"]])).tolist() == [
         known.index(key) if key in known else -1 for key in ("b", "a", "c")

@@ -1,13 +1,14 @@
 """Look up millions of keys in the keys of a delta or of the levels above the base.
 
 Most looked-up keys are absent. Integers that lie close together are looked up in an array over their range, other
-integers in hash tables of numpy. So are texts and bytes, by a hash of 64 bits, after which the keys themselves are
-compared. Other types are looked up by Arrow.
+integers in hash tables of numpy. So are texts, bytes and keys of several columns, by a hash of 64 bits, after which the
+keys themselves are compared. Only if different keys have the same hash, Arrow looks keys up.
 """
 
 from __future__ import annotations
 
-from typing import Any, Self
+from collections.abc import Sequence
+from typing import Any, Self, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -16,8 +17,10 @@ import pyarrow.compute as pc
 
 from lancelsm.errors import Corrupt
 from lancelsm.record.casts import whole
+from lancelsm.record.key import key_column
 
 Indexes = npt.NDArray[np.signedinteger[Any]]
+_Column: TypeAlias = Indexes | pa.LargeBinaryArray  # the values of a key column: all integers are of 64 bits
 _MOST_INT32 = (1 << 31) - 1
 
 ABSENT = -1
@@ -29,19 +32,24 @@ _SPREAD = (0x9E3779B97F4A7C15, 0xD6E8FEB86659FD93)  # odd: the top bits of a pro
 
 
 class Keys:
-    """Keys in the form of `record.key.key_column`, without nulls, each with a number. The first of equal keys counts.
+    """Keys without nulls, each with a number. The first of equal keys counts.
 
     Args:
+        keys: the key column, or a table of the key columns.
         numbers: from 0 on; by default the indexes of the keys.
+
+    Raises:
+        Corrupt: a key is null.
     """
 
-    def __init__(self, keys: pa.ChunkedArray, numbers: Indexes | None = None) -> None:
+    def __init__(self, keys: pa.ChunkedArray | pa.Table, numbers: Indexes | None = None) -> None:
         numbers = np.arange(len(keys)) if numbers is None else numbers
-        self._lookup: _Range | _Tables | _Texts | _Values
-        if _is_integral(keys.type):
-            self._lookup = _integers(_as_integers(keys), numbers)
+        columns = _columns(keys)
+        self._lookup: _Range | _Tables | _Hashed | _Values
+        if len(columns) == 1 and not _is_text(columns[0].type):
+            self._lookup = _integers(_as_integers(columns[0]), numbers)
         else:
-            self._lookup = (_Texts.of(keys, numbers) if _is_text(keys.type) else None) or _Values(keys, numbers)
+            self._lookup = _Hashed.of(columns, numbers) or _Values(columns, numbers)
         self._count = len(keys)
 
     def __len__(self) -> int:
@@ -52,17 +60,13 @@ class Keys:
         """The bytes in memory, about."""
         return self._lookup.nbytes
 
-    def find(self, wanted: pa.ChunkedArray) -> Indexes:
-        """Return the number of each wanted key, or `ABSENT`.
-
-        Look up many keys per call: unless keys are integers, texts or bytes, each call hashes the whole set again.
+    def find(self, wanted: pa.ChunkedArray | pa.Table) -> Indexes:
+        """Return the number of each wanted key, or `ABSENT`. Wanted keys have the form and types of the known keys.
 
         Raises:
             Corrupt: a wanted key is null.
         """
-        if wanted.null_count:
-            raise Corrupt("a key of the base is null")
-        return self._lookup.find(wanted)
+        return self._lookup.find(_columns(wanted))
 
 
 class _Range:
@@ -75,8 +79,8 @@ class _Range:
         self._numbers[values[::-1] - self._least] = numbers[::-1]  # the last assignment counts
         self.nbytes = int(self._numbers.nbytes)
 
-    def find(self, wanted: pa.ChunkedArray) -> Indexes:
-        at = (_as_integers(wanted) - self._least).view(np.uint64)  # less than the least becomes very large
+    def find(self, wanted: Sequence[pa.ChunkedArray]) -> Indexes:
+        at = (_as_integers(wanted[0]) - self._least).view(np.uint64)  # less than the least becomes very large
         return self._numbers[np.minimum(at, self._end)]
 
 
@@ -99,8 +103,8 @@ class _Tables:
         self._rest, self._rest_at = values[order], order
         self.nbytes = sum(int(array.nbytes) for array in (values, numbers, *self._owners, self._rest, self._rest_at))
 
-    def find(self, wanted: pa.ChunkedArray) -> Indexes:
-        return self.numbers_of(_as_integers(wanted))
+    def find(self, wanted: Sequence[pa.ChunkedArray]) -> Indexes:
+        return self.numbers_of(_as_integers(wanted[0]))
 
     def numbers_of(self, values: Indexes) -> Indexes:
         """Return the number of each of these values, or `ABSENT`."""
@@ -120,43 +124,48 @@ class _Tables:
         return found
 
 
-class _Texts:
-    """Texts or bytes, found by their hashes and then compared."""
+class _Hashed:
+    """Texts, bytes, or keys of several columns, found by their hashes and then compared."""
 
-    def __init__(self, keys: pa.LargeBinaryArray, numbers: Indexes) -> None:
-        hashes = _hashes(keys)
-        self._keys, self._numbers = keys, numbers
+    def __init__(self, keys: Sequence[pa.ChunkedArray], numbers: Indexes) -> None:
+        self._columns = [_comparable(column) for column in keys]
+        self._numbers = numbers
+        hashes = _hashes(self._columns)
         self._tables = _Tables(hashes, np.arange(len(hashes)))
-        self.is_exact = self._are_equal(self._tables.numbers_of(hashes), keys).all()
-        self.nbytes = int(keys.nbytes + numbers.nbytes) + self._tables.nbytes
+        self.is_exact = self._are_equal(self._tables.numbers_of(hashes), self._columns).all()
+        self.nbytes = sum(int(column.nbytes) for column in self._columns) + int(numbers.nbytes) + self._tables.nbytes
 
     @classmethod
-    def of(cls, keys: pa.ChunkedArray, numbers: Indexes) -> Self | None:
+    def of(cls, keys: Sequence[pa.ChunkedArray], numbers: Indexes) -> Self | None:
         """Return None if different keys have the same hash."""
-        found = cls(_as_bytes(keys), numbers)
+        found = cls(keys, numbers)
         return found if found.is_exact else None
 
-    def find(self, wanted: pa.ChunkedArray) -> Indexes:
-        values = _as_bytes(wanted)
-        at = self._tables.numbers_of(_hashes(values))
+    def find(self, wanted: Sequence[pa.ChunkedArray]) -> Indexes:
+        columns = [_comparable(column) for column in wanted]
+        at = self._tables.numbers_of(_hashes(columns))
         hits = np.flatnonzero(at != ABSENT)
-        hits = hits[self._are_equal(at[hits], values.take(pa.array(hits)))]
+        hits = hits[self._are_equal(at[hits], [_taken(column, hits) for column in columns])]
         found = np.full(len(at), ABSENT, np.int64)
         found[hits] = self._numbers[at[hits]]
         return found
 
-    def _are_equal(self, at: Indexes, values: pa.LargeBinaryArray) -> npt.NDArray[np.bool_]:
-        same: npt.NDArray[np.bool_] = pc.equal(self._keys.take(pa.array(at)), values).to_numpy(zero_copy_only=False)
+    def _are_equal(self, at: Indexes, columns: Sequence[_Column]) -> npt.NDArray[np.bool_]:
+        """Compare the known keys at these indexes with the keys in `columns`."""
+        same = np.ones(len(at), np.bool_)
+        for own, others in zip(self._columns, columns, strict=True):
+            equal = pc.equal(_taken(own, at), others) if isinstance(others, pa.Array) else _taken(own, at) == others
+            same &= np.asarray(equal)
         return same
 
 
 class _Values:
-    def __init__(self, keys: pa.ChunkedArray, numbers: Indexes) -> None:
-        self._keys, self._numbers = keys, numbers
-        self.nbytes = int(keys.nbytes + numbers.nbytes)
+    def __init__(self, keys: Sequence[pa.ChunkedArray], numbers: Indexes) -> None:
+        self._keys, self._numbers = _encoded(keys), numbers
+        self.nbytes = int(self._keys.nbytes + numbers.nbytes)
 
-    def find(self, wanted: pa.ChunkedArray) -> Indexes:
-        at: Indexes = pc.index_in(wanted, value_set=self._keys).fill_null(ABSENT).to_numpy().astype(np.int64)
+    def find(self, wanted: Sequence[pa.ChunkedArray]) -> Indexes:
+        at: Indexes = pc.index_in(_encoded(wanted), value_set=self._keys).fill_null(ABSENT).to_numpy().astype(np.int64)
         return np.append(self._numbers, ABSENT)[at]
 
 
@@ -176,12 +185,38 @@ def _slots(values: Indexes, size: int, table: int) -> Indexes:
     return slots
 
 
-def _as_bytes(keys: pa.ChunkedArray) -> pa.LargeBinaryArray:
-    return whole(keys.cast(pa.large_binary()))
+def _columns(keys: pa.ChunkedArray | pa.Table) -> list[pa.ChunkedArray]:
+    columns = keys.columns if isinstance(keys, pa.Table) else [keys]
+    if any(column.null_count for column in columns):
+        raise Corrupt("a key is null")
+    return columns
 
 
-def _hashes(values: pa.LargeBinaryArray) -> Indexes:
-    """Hash the bytes of each value, 8 at a time. Hashes are not stored, and values with equal ones are compared."""
+def _encoded(columns: Sequence[pa.ChunkedArray]) -> pa.Array:
+    names = tuple(map(str, range(len(columns))))
+    return key_column(pa.table(list(columns), names=list(names)), names)
+
+
+def _comparable(keys: pa.ChunkedArray) -> _Column:
+    return whole(keys.cast(pa.large_binary())) if _is_text(keys.type) else _as_integers(keys)
+
+
+def _taken(column: _Column, at: Indexes) -> _Column:
+    return column.take(pa.array(at)) if isinstance(column, pa.Array) else column[at]
+
+
+def _hashes(columns: Sequence[_Column]) -> Indexes:
+    """Hash each key. Hashes are not stored, and keys with equal ones are compared."""
+    parts = [_text_hashes(column) if isinstance(column, pa.Array) else column for column in columns]
+    hashes = parts[0].view(np.uint64)
+    for part in parts[1:]:
+        mixed = (hashes ^ (hashes >> np.uint64(32))) * np.uint64(_SPREAD[0])
+        hashes = (mixed ^ (mixed >> np.uint64(29))) * np.uint64(_SPREAD[1]) ^ part.view(np.uint64)
+    return hashes.view(np.int64)
+
+
+def _text_hashes(values: pa.LargeBinaryArray) -> Indexes:
+    """Hash the bytes of each value, 8 at a time."""
     if not len(values):
         return np.empty(0, np.int64)
     _, offsets, body = values.buffers()
@@ -206,12 +241,10 @@ def _is_text(kind: pa.DataType) -> bool:
     return kind in (pa.string(), pa.large_string(), pa.binary(), pa.large_binary())
 
 
-def _is_integral(kind: pa.DataType) -> bool:
-    return any(is_kind(kind) for is_kind in (pa.types.is_integer, pa.types.is_date32, pa.types.is_timestamp))
-
-
 def _as_integers(keys: pa.ChunkedArray) -> Indexes:
-    if pa.types.is_date32(keys.type):
+    if pa.types.is_boolean(keys.type):
+        keys = keys.cast(pa.int8())
+    elif pa.types.is_date32(keys.type):
         keys = keys.cast(pa.int32())
     elif pa.types.is_timestamp(keys.type):
         keys = keys.cast(pa.int64())

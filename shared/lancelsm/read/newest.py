@@ -9,7 +9,6 @@ import numpy as np
 import pyarrow as pa
 
 from lancelsm.dataset.key_lookup import Indexes, Keys
-from lancelsm.record.key import key_column
 from lancelsm.record.schema import TableSchema
 
 
@@ -34,10 +33,10 @@ class NewestLevels:
         names = list(schema.primary_key)
         fields = pa.schema([schema.columns.field(name).remove_metadata() for name in names])
         newest_first = list(levels)[::-1]
-        keys = [key_column(rows.select(names).cast(fields), schema.primary_key) for _, rows in newest_first]
+        keys = [rows.select(names).cast(fields) for _, rows in newest_first]
         numbers = np.repeat([number for number, _ in newest_first], [len(found) for found in keys])
-        return cls(Keys(pa.chunked_array(keys, keys[0].type), numbers), schema.primary_key)
+        return cls(Keys(pa.concat_tables(keys), numbers), schema.primary_key)
 
     def level_of(self, rows: pa.Table) -> Indexes:
         """Return the newest level that has the key of each row; `ABSENT` if no level above the base has it."""
-        return self._keys.find(pa.chunked_array([key_column(rows, self._primary_key)]))
+        return self._keys.find(rows.select(self._primary_key))
