@@ -145,6 +145,6 @@ def sending(state: State, queue: sqs.IQueue) -> list[iam.PolicyStatement]:
 def _key(state: State, *actions: str) -> list[iam.PolicyStatement]:
     """Allow using the KMS key, but only through S3, SQS and DynamoDB."""
     assert state.key
-    services = [f"{service}.{cdk.Aws.REGION}.amazonaws.com" for service in ("s3", "sqs", "dynamodb")]
+    services = [f"{service}.{cdk.Aws.REGION}.{cdk.Aws.URL_SUFFIX}" for service in ("s3", "sqs", "dynamodb")]
     through = {"StringEquals": {"kms:ViaService": services}}
     return [allow(actions, [state.key.key_arn], conditions=through)]

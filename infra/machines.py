@@ -23,7 +23,7 @@ def machine(
     """Define the state machine of `workflows/{name}.asl.json`, with a role of its own.
 
     Args:
-        tokens: the replacement of each `${Token}` in the file.
+        tokens: the replacement of each `${Token}` in the file, other than `${Partition}`.
         grants: what its tasks need.
     """
     role = iam.Role(
@@ -46,7 +46,7 @@ def machine(
         "Machine",
         state_machine_name=f"{stage.prefix}-{name}",
         definition_body=sfn.DefinitionBody.from_file(str(WORKFLOWS / f"{name}.asl.json")),
-        definition_substitutions=dict(tokens),
+        definition_substitutions={"Partition": cdk.Aws.PARTITION, **tokens},
         role=role,
         logs=sfn.LogOptions(destination=group, level=sfn.LogLevel.ALL, include_execution_data=False),
     )

@@ -31,6 +31,7 @@ class State(cdk.Stack):
             f"{stage.prefix}-state",
             description="lancelsm: bucket, registry and queues (all data)",
             synthesizer=_synthesizer(stage),
+            env=cdk.Environment(region=stage.region) if stage.region else None,
             termination_protection=not stage.local,
             analytics_reporting=False,
         )
@@ -50,6 +51,7 @@ class Pipeline(cdk.Stack):
             f"{stage.prefix}-pipeline",
             description="lancelsm: functions, state machines, schedule and alarms (no data)",
             synthesizer=_synthesizer(stage),
+            env=cdk.Environment(region=stage.region) if stage.region else None,
             analytics_reporting=False,
         )
         state = state_of(Construct(self, "Kept"), stage)

@@ -5,6 +5,7 @@ Everything else is the same at every stage.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
@@ -14,6 +15,7 @@ from typing import Any, Literal, cast, get_args
 import aws_cdk as cdk
 from constructs import Node
 
+from infra.partitions import check_partition
 from infra.spark import SparkSizes
 from lancelsm.common.settings import Settings, parse_settings
 
@@ -27,6 +29,7 @@ class Stage:
     """The choices. The name decides nothing but names: several stages may share an account and AWS region."""
 
     name: str
+    region: str | None  # of AWS; None: that of the credentials
     emulator: bool  # it needs no layers, and no data has to last
     schedule_minutes: int  # between two runs of `dispatch`; 0: never
     architecture: Architecture
@@ -92,6 +95,7 @@ def stage_of(node: Node) -> Stage:
     preset = "5" if name == "prod" else "0"
     chosen = Stage(
         name=name,
+        region=text("region"),
         emulator=flag("emulator"),
         schedule_minutes=_number("schedule_minutes", text("schedule_minutes") or preset, range(1441)) or 0,
         architecture=cast("Architecture", _one_of("architecture", text("architecture") or "arm64", Architecture)),
@@ -110,6 +114,8 @@ def stage_of(node: Node) -> Stage:
         expression=flag("expression"),
         settings=_settings(node.try_get_context),
     )
+    if region := chosen.region or os.environ.get("CDK_DEFAULT_REGION"):  # the CDK sets it from the credentials
+        check_partition(region, chosen={"function_url": chosen.function_url, "tracing": flag("tracing")})
     if bool(chosen.queue) != bool(chosen.dead_letters):
         raise ValueError(
             "an existing queue needs its dead-letter queue: give both -c queue=ARN and -c dead_letters=ARN"
