@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from lancelsm.compaction.compact import compact_table
+from lancelsm.compaction.compact import Bounds, compact_table
+from lancelsm.compaction.pace import SharedPace
 from lancelsm.errors import Invalid
 from lancelsm.region.handle import open_table
 from lancelsm.stack import documents
@@ -27,13 +28,14 @@ class Input:
         regions: these regions, each under a lease. `dispatch` starts the function this way. A region that another
             invocation flushes now is left out. If the time was not enough, a message lets `dispatch` go on at once.
         compact: compact the generations of these regions, if they have too many, each under a lease; flush nothing. A
-            region that another invocation compacts now is left out.
+            region that another invocation compacts now is left out. So are generations of more than 2 GiB together. If
+            the time was not enough, a message lets `dispatch` go on at once.
 
     Returns:
         {"generations": [{"region", "generation", "rows", "path"}], "left": whether to call it again, "overtaken": [ids
         of regions that another invocation flushes]}. If nothing is left, all rows acknowledged before the call are in
         generations. `left` is also true for overtaken regions. With `compact`: {"generations": [{"region",
-        "first_generation", "generation", "parts", "rows", "path"}]}, like `lancelsm compact`.
+        "first_generation", "generation", "parts", "rows", "path"}], "left"}, like `lancelsm compact`.
 
     Raises:
         Invalid: table or region not found.
@@ -55,10 +57,13 @@ def handler(event: Document, call: FunctionCall) -> Document:
         raise Invalid(f"the event has both {given[0]!r} and {given[1]!r}", remedy="Give one of them", field=given[1])
     handle = open_table(table_uri(request.table, root=SETTINGS["LANCELSM_TABLES"]))
     if request.compact is not None:
-        made = compact_table(handle, only=request.compact, leased=True)
+        bounds = Bounds(pace=SharedPace(clock=handle.context.clock, seconds=call.seconds))
+        made = compact_table(handle, only=request.compact, leased=True, bounds=bounds)
         replaced = sum(one.parts for one in made)
         call.telemetry.measure("generations_compacted", replaced, table=handle.context.uri)
-        return documents.compacted(made)
+        if bounds.left:
+            QUEUE.send([{handle.config.table: tuple(sorted(bounds.left))}])
+        return {**documents.compacted(made), "left": bool(bounds.left)}
     done = flush_in_time(handle, region=request.region, leased=request.regions, seconds=call.seconds)
     for region in done.overtaken:
         call.telemetry.log("overtaken, nothing written", table=handle.context.uri, region=region)

@@ -14,7 +14,8 @@ from lancelsm.admin.clone import clone_snapshot
 from lancelsm.admin.rebuild import rebuild
 from lancelsm.backup import back_up, restore
 from lancelsm.common.layout import SQLITE
-from lancelsm.compaction import background, maintenance, tasks
+from lancelsm.compaction import background, compact, maintenance, tasks
+from lancelsm.compaction.pace import SharedPace
 from lancelsm.errors import Corrupt
 from lancelsm.region.handle import Ports, open_table
 from lancelsm.table import Table
@@ -48,6 +49,22 @@ def test_a_region_with_few_generations_is_left_alone(tmp_path: Path) -> None:
     assert table.compact() == []
     table = lancelsm.open(table.uri, settings={"max_generations": 2})
     assert [one.parts for one in table.compact()] == [3]
+    has_all(table, rows)
+
+
+@pytest.mark.rest
+def test_a_compaction_stops_when_its_time_is_over_and_the_next_one_continues(tmp_path: Path) -> None:
+    table, rows = crowded(tmp_path, generations=5)
+    handle, (region,) = table._handle, [one.id for one in table.regions()]
+
+    def bounded(seconds: float, *, rows_max: int) -> tuple[list[int], list[str]]:
+        pace = SharedPace(clock=handle.context.clock, seconds=seconds)
+        bounds = compact.Bounds(pace=pace, bytes_max=256 * rows_max)
+        return [one.parts for one in compact.compact_table(handle, bounds=bounds)], bounds.left
+
+    assert bounded(900, rows_max=1) == ([], []), "no two generations are small enough: they wait for a merge"
+    assert bounded(0, rows_max=5) == ([2], [region]), "the first step is always done"
+    assert bounded(900, rows_max=5) == ([2], [])
     has_all(table, rows)
 
 

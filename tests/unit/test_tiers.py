@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
@@ -47,6 +48,17 @@ def test_a_chosen_run_has_at_least_two_neighbours_and_leaves_fewer(sizes: list[i
     if run is not None:
         assert 0 <= run.start < run.stop - 1 < len(sizes)
         assert run.step == 1
+
+
+@given(st.lists(st.integers(0, 100), min_size=1, max_size=40), st.integers(1, 12), st.integers(1, 300))
+def test_a_run_is_chosen_within_a_limit_as_long_as_two_neighbours_fit(sizes: list[int], most: int, limit: int) -> None:
+    run = choose_run(sizes, most=most, size_max=limit)
+
+    fits = any(max(1, one) + max(1, next_) <= limit for one, next_ in pairwise(sizes))
+    assert (run is not None) == (len(sizes) > most and fits)
+    if run is not None:
+        assert len(run) >= 2
+        assert sum(sizes[run.start : run.stop]) <= limit
 
 
 @given(st.lists(st.sampled_from([1, 2, 10, 100, 5000]), min_size=1, max_size=300))

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 
 import pyarrow as pa
@@ -25,7 +25,8 @@ from lancelsm.common.setsum import Setsum
 from lancelsm.compaction.flush import Write
 from lancelsm.compaction.fold import FoldedRows
 from lancelsm.compaction.maintenance import writing
-from lancelsm.compaction.tiers import due_parts
+from lancelsm.compaction.pace import SharedPace
+from lancelsm.compaction.tiers import FUNCTION_BYTES, due_parts, size
 from lancelsm.dataset.file_ranges import range_reader
 from lancelsm.dataset.generation import read_generation
 from lancelsm.dataset.scrub_reads import own_row_setsum
@@ -55,8 +56,22 @@ class CompactedGeneration:
     path: str  # relative to the table
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bounds:
+    """What one invocation of a function compacts at most.
+
+    Args:
+        bytes_max: the bytes of the generations that one step replaces; see `compaction.tiers.due_parts`.
+        left: collects the regions for which there was no more time.
+    """
+
+    pace: SharedPace
+    bytes_max: int = FUNCTION_BYTES
+    left: list[RegionId] = field(default_factory=list)
+
+
 def compact_table(
-    handle: TableHandle, *, only: Sequence[str] | None = None, leased: bool = False
+    handle: TableHandle, *, only: Sequence[str] | None = None, leased: bool = False, bounds: Bounds | None = None
 ) -> list[CompactedGeneration]:
     """Compact regions until none has more than `max_generations` generations that are not merged.
 
@@ -64,6 +79,7 @@ def compact_table(
         only: compact only these regions, given by their ids.
         leased: compact each region under its lease, which only saves double work, and leave out a region whose lease
             another process holds.
+        bounds: limits of time and bytes; by default there are none. Generations that are too large for it stay.
 
     Returns:
         The generations that were written. None of a region in which another process was faster.
@@ -83,7 +99,7 @@ def compact_table(
     plans = [
         (of, manifest, counter)
         for (of, _), manifest in zip(found, named, strict=True)
-        if due_parts(manifest, counter := base.counters.get(of.id, NO_GENERATION), most=handle.settings.max_generations)
+        if _due(handle, manifest, counter := base.counters.get(of.id, NO_GENERATION), bounds)
     ]
     if not plans:
         return []
@@ -96,20 +112,40 @@ def compact_table(
                     held.enter_context(lease(context, compaction_lease(plan[0].id)))
                 except Contended:
                     return []
-            return _compact_region(handle, *plan, write=write, room=room)
+            return _compact_region(handle, *plan, write=write, room=room, bounds=bounds)
 
     return [one for of_region in context.each(run, plans) for one in of_region]
 
 
+def _due(
+    handle: TableHandle, manifest: Manifest, counter: Generation, bounds: Bounds | None
+) -> tuple[FlushedGeneration, ...]:
+    bytes_max = None if bounds is None else bounds.bytes_max
+    return due_parts(manifest, counter, most=handle.settings.max_generations, bytes_max=bytes_max)
+
+
 def _compact_region(
-    handle: TableHandle, region: Region, manifest: Manifest, counter: Generation, *, write: Write, room: Room
+    handle: TableHandle,
+    region: Region,
+    manifest: Manifest,
+    counter: Generation,
+    *,
+    write: Write,
+    room: Room,
+    bounds: Bounds | None,
 ) -> list[CompactedGeneration]:
     made: list[CompactedGeneration] = []
-    while parts := due_parts(manifest, counter, most=handle.settings.max_generations):
+    while parts := _due(handle, manifest, counter, bounds):
+        bytes_of_step = sum(size(part) for part in parts)
         with room.taken(sum(part.bytes or 0 for part in parts)), error_context(**region.where):
+            if bounds is not None and not bounds.pace.has_time(bytes_of_step):
+                bounds.left.append(region.id)
+                break
             done = _compact(handle, region, manifest, parts, write)
         if done is None:
             break
+        if bounds is not None:
+            bounds.pace.add(bytes_of_step)
         built, manifest = done
         made.append(
             CompactedGeneration(

@@ -8,8 +8,9 @@ A flush of a region is due by the table's settings for rows, bytes, or the time 
 with small logs share an invocation. A region whose flush still runs is left out (`region.lease.flush_lease`). A merge
 is due by the number of generations flushed since the last one, or by that time. A generation counts as pending until
 the merger has recorded its merge in the head. A compaction of a region is due if it has more than `max_generations`
-pending ones and can replace some of them: those that Lance's writer flushed stay. While a merge is due or runs, it is
-due only if there are more than twice as many, since the merge reads them all. A dirty region without data is skipped;
+pending ones and can replace some of them: those that Lance's writer flushed stay, and those that are too large for a
+function. While a merge is due or runs, it is due only if there are more than twice as many, since the merge reads them
+all. A dirty region without data is skipped;
 the merger clears the field.
 """
 
@@ -28,7 +29,7 @@ from lancelsm.common import aws
 from lancelsm.common.layout import Generation, Key, RegionId, TableId, table_key
 from lancelsm.common.settings import Settings
 from lancelsm.compaction.pace import Pace
-from lancelsm.compaction.tiers import due_parts
+from lancelsm.compaction.tiers import FUNCTION_BYTES, due_parts
 from lancelsm.errors import Corrupt, Invalid, error_context
 from lancelsm.objects.location import is_absolute
 from lancelsm.region.catalog import Region, regions, with_heads
@@ -209,7 +210,8 @@ def dispatch(
             has_work = needs.merge is not None or bool(needs.compact)
             is_merging = has_work and any(name.startswith(table) for name in work.running_merges())
             if compact := _free(handle, needs.crowded if is_merging else needs.compact, lease=compaction_lease):
-                work.compact(uri, regions=compact)
+                for start in range(0, len(compact), _GROUP_REGIONS):
+                    work.compact(uri, regions=compact[start : start + _GROUP_REGIONS])
                 compacted.append(uri)
             if needs.merge is not None and not is_merging:
                 merges.append(work.merge(uri, name=needs.merge))
@@ -310,6 +312,7 @@ def _free(
 def _lags(handle: TableHandle, wanted: Sequence[RegionId] | None) -> list[Lag]:
     """Read the current heads of these regions; None: of all regions."""
     only = None if wanted is None else set(wanted)
+    most = handle.settings.max_generations
 
     def lag(found: tuple[Region, Head]) -> Lag:
         with error_context(**found[0].where):
@@ -320,7 +323,7 @@ def _lags(handle: TableHandle, wanted: Sequence[RegionId] | None) -> list[Lag]:
                 bytes=head.wal_bytes - manifest.wal_bytes,
                 newest=manifest.newest,
                 merged=head.merged,
-                compactable=bool(due_parts(manifest, head.merged, most=handle.settings.max_generations)),
+                compactable=bool(due_parts(manifest, head.merged, most=most, bytes_max=FUNCTION_BYTES)),
                 live=sum(one.generation > head.merged for one in manifest.generations),
                 since=float(head.dirty),
             )
