@@ -10,11 +10,18 @@ from lancelsm.compaction.pace import Pace
 from lancelsm.errors import LsmError
 from lancelsm.region.handle import open_configured
 from lancelsm.registry.dynamodb import DynamoRegistry
+from lancelsm.stack.delivery.mapping import UNKNOWN, is_delivering, mapping_state
 from lancelsm.stack.dispatch import AwsWork, dispatch
 from lancelsm.stack.fan_out import SqsChunks, decode, start_run
 from lancelsm.stack.function import Document, FunctionCall, function, parse_event, settings
 
-SETTINGS = settings("LANCELSM_REGISTRY", "LANCELSM_COMPACTION", "LANCELSM_MERGE_MACHINE", "LANCELSM_DISPATCH_QUEUE_URL")
+SETTINGS = settings(
+    "LANCELSM_REGISTRY",
+    "LANCELSM_COMPACTION",
+    "LANCELSM_MERGE_MACHINE",
+    "LANCELSM_DISPATCH_QUEUE_URL",
+    "LANCELSM_WRITE_MAPPING",
+)
 CLOCK = SystemClock()
 REGISTRY = DynamoRegistry(
     SETTINGS["LANCELSM_REGISTRY"].removeprefix("dynamodb:"),
@@ -35,7 +42,8 @@ class Input:
     Returns:
         {"flushed": [URIs of tables whose flush was started], "merges": [ARNs of executions], "queued": number of tables
         that another invocation serves}. A merge that an earlier call started is listed again, not started again, if
-        nothing new was written.
+        nothing new was written. For an empty event also "delivery": the state of the event source mapping of the write
+        queue, such as Enabled. In other states messages wait, so the log names them.
 
     Raises:
         The error of the first table that failed, after the other tables were served; the log has all errors.
@@ -55,6 +63,8 @@ def handler(event: Document, call: FunctionCall) -> Document:
         request = parse_event(Input, event)
         only = None if request.table is None else request.table.rstrip("/")
         dirty, queued = start_run(REGISTRY, QUEUE, pace=pace, at_once=only is not None)
+    scheduled = "Records" not in event and only is None
+    delivery = {"delivery": _delivery(call)} if scheduled else {}
     done = dispatch(REGISTRY, dirty, open_table=open_configured, work=work, only=only, pace=pace)
     if done.left:
         QUEUE.send([done.left])
@@ -69,4 +79,16 @@ def handler(event: Document, call: FunctionCall) -> Document:
         if isinstance(first, LsmError):
             first.where.setdefault("tables_failed", len(done.failed))
         raise first
-    return {"flushed": list(done.flushed), "merges": list(done.merges), "queued": queued + len(done.left)}
+    started = {"flushed": list(done.flushed), "merges": list(done.merges)}
+    return {**started, "queued": queued + len(done.left), **delivery}
+
+
+def _delivery(call: FunctionCall) -> str:
+    """Return the state of the mapping that delivers messages of the write queue."""
+    state = mapping_state(SETTINGS["LANCELSM_WRITE_MAPPING"])
+    if state == UNKNOWN:
+        call.telemetry.log("the state of the event source mapping can't be read")
+    elif not is_delivering(state):
+        call.telemetry.log(f"the event source mapping is {state}: messages of the write queue wait", state=state)
+        call.telemetry.measure("delivery_stopped", 1, table="")
+    return state

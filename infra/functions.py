@@ -44,6 +44,7 @@ class Shape:
 
 _TABLES, _WORK, _QUEUE = "LANCELSM_TABLES", "LANCELSM_WORK", "LANCELSM_QUEUE_URL"
 _CHUNKS = "LANCELSM_DISPATCH_QUEUE_URL"
+_MAPPING = "LANCELSM_WRITE_MAPPING"
 
 
 def _lance(description: str, *, seconds: int, local_seconds: int, environment: tuple[str, ...]) -> Shape:
@@ -127,7 +128,7 @@ SHAPES: Mapping[str, Shape] = {
         memory=512,
         seconds=60,
         local_seconds=30,
-        environment=("LANCELSM_REGISTRY", "LANCELSM_COMPACTION", "LANCELSM_MERGE_MACHINE", _CHUNKS),
+        environment=("LANCELSM_REGISTRY", "LANCELSM_COMPACTION", "LANCELSM_MERGE_MACHINE", _CHUNKS, _MAPPING),
     ),
 }
 
@@ -173,15 +174,22 @@ class Functions(Construct):
         with tempfile.TemporaryDirectory() as directory:
             gather(source, Path(directory))
             code = lambda_.Code.from_asset(directory)
-            self.all = {name: self._function(name, shape, code, environment) for name, shape in SHAPES.items()}
-        self.all[WRITER].add_event_source(
-            sources.SqsEventSource(
-                state.writes, batch_size=BATCH, report_batch_item_failures=True, max_concurrency=stage.writers
-            )
-        )
+            self.all: dict[str, lambda_.Function] = {}
+            for name, shape in SHAPES.items():
+                self.all[name] = self._function(name, shape, code, environment)
+                if name == WRITER:
+                    environment[_MAPPING] = self._mapping = self._deliver()  # `dispatch` reads its state
         if stage.function_url:
             self.url = self.all["ingest"].add_function_url(auth_type=lambda_.FunctionUrlAuthType.AWS_IAM)
             cdk.CfnOutput(cdk.Stack.of(self), "IngestUrl", value=self.url.url)
+
+    def _deliver(self) -> str:
+        """Deliver the messages of the write queue to the writer. Return the id of the event source mapping."""
+        source = sources.SqsEventSource(
+            self._state.writes, batch_size=BATCH, report_batch_item_failures=True, max_concurrency=self._stage.writers
+        )
+        self.all[WRITER].add_event_source(source)
+        return source.event_source_mapping_id
 
     def _environment(self) -> dict[str, str]:
         """Return all environment variables that any function reads."""
@@ -301,16 +309,17 @@ class Functions(Construct):
                 grants.position(state),
                 *sending(state, self._chunks),
                 allow(["lambda:InvokeFunction"], [self._arn("compaction")]),
+                allow(["lambda:GetEventSourceMapping"], [self._arn(self._mapping, resource="event-source-mapping")]),
                 allow(["states:ListExecutions", "states:StartExecution"], [machine_arn(self, self._stage, "merge")]),
             ],
         }
         return by_name[name]()
 
-    def _arn(self, name: str) -> str:
+    def _arn(self, name: str, *, resource: str = "function") -> str:
         return cdk.Stack.of(self).format_arn(
             service="lambda",
-            resource="function",
-            resource_name=f"{self._stage.prefix}-{name}",
+            resource=resource,
+            resource_name=f"{self._stage.prefix}-{name}" if resource == "function" else name,
             arn_format=cdk.ArnFormat.COLON_RESOURCE_NAME,
         )
 

@@ -170,11 +170,16 @@ def treating_as_secure(pin: Callable[[str, bool], None]) -> Callable[[str, bool]
     return pinned
 
 
-def mapping_batch_actions(name: Callable[..., str | None]) -> Callable[..., str | None]:
-    """Map batch requests of SQS to the action of a single message, which IAM checks for both."""
+def naming_actions(name: Callable[..., str | None]) -> Callable[..., str | None]:
+    """Name the actions that IAM checks, where MiniStack names others.
 
-    def named(service: str, *rest: Any) -> str | None:
-        action = name(service, *rest)
+    These are batch requests of SQS, for which IAM checks the action of a single message, and reads of one mapping.
+    """
+
+    def named(service: str, method: str, path: str, *rest: Any) -> str | None:
+        action = name(service, method, path, *rest)
+        if action == "lambda:ListEventSourceMappings" and re.search("/event-source-mappings/[^/]", path):
+            return "lambda:GetEventSourceMapping"
         return action.removesuffix("Batch") if action and service == "sqs" else action
 
     return named

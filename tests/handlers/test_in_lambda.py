@@ -16,6 +16,7 @@ import pytest
 
 from lancelsm.client.large_payloads import fetch
 from lancelsm.wal.claim import claim
+from tests.conformance.dynamodb import create_registry_table
 from tests.handlers.conftest import FUNCTIONS, ORDERS, ROOT, Deployment, event
 from tests.handlers.runtime_api import FunctionError, Runtime, runtime
 
@@ -30,6 +31,7 @@ SETTINGS = {
     "LANCELSM_COMPACTION": "compaction",
     "LANCELSM_DISPATCH_QUEUE_URL": "http://127.0.0.1:1/111111111111/dispatch",
     "LANCELSM_MERGE_MACHINE": "arn:aws:states:us-east-1:111111111111:stateMachine:merge",
+    "LANCELSM_WRITE_MAPPING": "00000000-0000-4000-8000-000000000001",
 }
 
 
@@ -181,6 +183,36 @@ def test_a_lean_function_starts_without_heavy_packages(name: str) -> None:
     done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=False)
 
     assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.rest
+def test_the_scheduled_dispatch_names_the_state_of_the_mapping_of_the_write_queue(
+    cloud: Deployment, tmp_path: Path
+) -> None:
+    queue, compute = (boto3.client(name, region_name="us-east-1") for name in ("sqs", "lambda"))
+    create_registry_table(boto3.client("dynamodb", region_name="us-east-1"), "idle")
+    url = queue.create_queue(QueueName="writes")["QueueUrl"]
+    arn = queue.get_queue_attributes(QueueUrl=url, AttributeNames=["QueueArn"])["Attributes"]["QueueArn"]
+    compute.create_function(
+        FunctionName="writer_flush",
+        Runtime="python3.11",
+        Handler="writer_flush.handler",
+        Role="arn:aws:iam::111111111111:role/writer",
+        Code={"ZipFile": b"PK\x05\x06" + bytes(18)},  # an empty archive
+    )
+    mapping = compute.create_event_source_mapping(EventSourceArn=arn, FunctionName="writer_flush", Enabled=False)
+    extra = {"LANCELSM_REGISTRY": "dynamodb:idle", "LANCELSM_WRITE_MAPPING": mapping["UUID"]}
+
+    with deploy("dispatch", cloud, tmp_path, extra=extra) as invoke:
+        answer = invoke({})
+        compute.delete_event_source_mapping(UUID=mapping["UUID"])
+        unknown = invoke({})
+
+    assert answer == {"flushed": [], "merges": [], "queued": 0, "delivery": "Disabled"}
+    log = (tmp_path / "log").read_text()
+    assert "the event source mapping is Disabled: messages of the write queue wait" in log
+    assert [line["delivery_stopped"] for line in metrics(log) if "delivery_stopped" in line] == [[1.0]]
+    assert unknown["delivery"] == "Unknown"
 
 
 @pytest.mark.rest

@@ -34,6 +34,7 @@ COMPACTION, MERGER, GC, SWEEP = (
     f"arn:aws:lambda:{REGION}:{ACCOUNT}:function:lancelsm-local-{name}"
     for name in ("compaction", "merger", "gc", "gc_sweep")
 )
+MAPPING = f"arn:aws:lambda:{REGION}:{ACCOUNT}:event-source-mapping:00000000-0000-4000-8000-000000000001"
 MERGE, COLLECT = (
     f"arn:aws:states:{REGION}:{ACCOUNT}:stateMachine:lancelsm-local-{name}" for name in ("merge", "collect")
 )
@@ -136,6 +137,7 @@ MAY: dict[str, list[Request]] = {
         ("dynamodb:Scan", f"{REGISTRY}/index/dirty"),
         ("dynamodb:GetItem", REGISTRY),
         ("lambda:InvokeFunction", COMPACTION),
+        ("lambda:GetEventSourceMapping", MAPPING),
         ("states:StartExecution", MERGE),
         ("states:ListExecutions", MERGE),
         ("sqs:SendMessage", FAILED_EVENTS),
@@ -192,6 +194,7 @@ MAY_NOT: dict[str, list[Request]] = {
         ("dynamodb:UpdateItem", REGISTRY),
         ("dynamodb:Scan", REGISTRY),
         ("lambda:InvokeFunction", SWEEP),
+        ("lambda:GetEventSourceMapping", f"{MAPPING[:-1]}2"),
         ("states:StartExecution", COLLECT),
     ],
     "merge-machine": [
@@ -257,6 +260,8 @@ def _resolve(value: Any) -> Any:
             return text.replace("${AWS::AccountId}", ACCOUNT).replace("${AWS::Region}", REGION)
         case {"Ref": name}:
             pseudo = {"AWS::AccountId": ACCOUNT, "AWS::Region": REGION, "AWS::Partition": "aws"}
+            if name.startswith("FunctionsWriterFlushSqsEventSource"):
+                return MAPPING.rsplit(":", maxsplit=1)[-1]
             return COLLECT if name.startswith("CollectingMachine") and "Role" not in name else pseudo.get(name, name)
         case {"Fn::GetAtt": [name, "Arn"]}:
             return ARNS[next(start for start in ARNS if name.startswith(start))]

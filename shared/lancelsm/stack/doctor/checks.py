@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from lancelsm.stack.delivery.mapping import is_delivering
 from lancelsm.stack.doctor import Check, evaluate
 from lancelsm.stack.doctor.facts import NO_STACK, Answer, CallFailed, DeploymentFacts
 
@@ -319,7 +320,7 @@ def _mapping(facts: DeploymentFacts) -> Check:
         name,
         f"{state}, batches of {mapping['BatchSize']}",
         (
-            state not in ("Enabled", "Enabling", "Updating"),
+            not is_delivering(state),
             f"the mapping is {state}: messages wait",
             "Enable it: aws lambda update-event-source-mapping --enabled --uuid " + str(mapping["UUID"]),
         ),
