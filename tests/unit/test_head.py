@@ -11,6 +11,7 @@ from lancelsm.common.setsum import Setsum
 from lancelsm.errors import Corrupt, Invalid
 from lancelsm.region import head as heads
 from lancelsm.region.head import Head, LogTotals, RegionState, Summary
+from lancelsm.region.since import Since
 from lancelsm.registry import NEVER_DECREASE, apply_swap
 
 NONCE = Nonce("ab" * 16)
@@ -36,6 +37,8 @@ HEAD = Head(
     stopped="another tool changed the base: column 'state' is called 'status' now",
     waiting="250",
     compacted="1-2 4-4",
+    log_since="8 80",
+    merge_since="4 70",
 )
 NOW = 123.4
 
@@ -168,6 +171,47 @@ def test_a_head_is_dirty_since_the_first_unmerged_append():
 
     assert dirty.dirty == "123"
     assert applied(heads.appended(dirty, [summary(11)], nonce=NONCE, at=200.0), dirty).dirty == "123"
+
+
+def test_the_log_waits_since_the_first_row_that_is_in_no_generation():
+    empty = replace(HEAD, log_since="10 90")
+    fenced = applied(heads.appended(empty, [summary(10, rows=0)], nonce=NONCE, at=100.0), empty)
+    first = applied(heads.appended(fenced, [summary(11), summary(12)], nonce=NONCE, at=NOW), fenced)
+    later = applied(heads.appended(first, [summary(13)], nonce=NONCE, at=200.0), first)
+
+    assert [one.log_since for one in (fenced, first, later)] == ["11 100", "11 123", "11 123"]
+    for unknown in ("", "of a newer release"):
+        head = replace(HEAD, log_since=unknown)
+        assert applied(heads.appended(head, [summary(10)], nonce=NONCE, at=NOW), head).log_since == "10 123"
+
+
+def flushed(head, generation, *, first, at):
+    """The head after a flush: entries from `first` on are in no generation, and the one before is of this time."""
+    swap = heads.manifest_swapped(
+        head,
+        version=Version(head.manifest_version + 1),
+        key="k",
+        epoch=head.epoch,
+        first_position=head.first_position,
+        current_generation=Generation(generation + 1),
+        collector_round=head.collector_round,
+        nonce=NONCE,
+        flushed=Since(first=first, at=at),
+    )
+    return applied(swap, head)
+
+
+def test_rows_wait_for_a_merge_since_the_oldest_one_that_is_not_merged():
+    merged = replace(HEAD, merged=Generation(4))
+    one = flushed(merged, 5, first=9, at=85)
+    two = flushed(one, 6, first=10, at=89)
+    after_one = applied(heads.merged(two, Generation(5), began=one), two)
+    after_two = applied(heads.merged(two, Generation(6), began=two), two)
+
+    assert [(x.log_since, x.merge_since) for x in (one, two)] == [("9 85", "5 80"), ("10 89", "5 80")]
+    assert (after_one.merge_since, after_two.merge_since) == ("6 85", "7 89")
+    assert applied(heads.merged(two, Generation(5)), two).merge_since == "5 80", "the merge left generations out"
+    assert flushed(replace(merged, log_since=""), 5, first=9, at=85).merge_since == "5 85"
 
 
 def test_a_clean_head_has_no_dirty_field_in_its_record():

@@ -26,7 +26,7 @@ from lancelsm.record.schema import TableSchema
 from lancelsm.region import manifest as manifests
 from lancelsm.region.catalog import Region
 from lancelsm.region.compare_and_swap import CommittedManifest, commit, newest, read_committed
-from lancelsm.region.head import LogTotals
+from lancelsm.region.head import Head, LogTotals
 from lancelsm.region.manifest import (
     FlushedGeneration,
     FlushedRange,
@@ -36,6 +36,7 @@ from lancelsm.region.manifest import (
     Manifest,
     Superseded,
 )
+from lancelsm.region.since import Since
 from lancelsm.wal.entry import Entry
 from lancelsm.wal.replay import LogCollected, stored_rows, stream_tail
 
@@ -78,6 +79,7 @@ class _Written:
     range: FlushedRange
     totals: LogTotals
     index_number: int
+    at: float | None  # of its last entry with a time; None if Lance's writer wrote all of them
 
 
 class _Tail:
@@ -177,7 +179,7 @@ def _committed(region: Region, written: Iterable[_Written], began: CommittedMani
             manifests.flushed, after=after, built=one.built, at_end=one.totals, index_number=one.index_number
         )
         try:
-            done = commit(region, step, seen=seen)
+            done = commit(region, step, seen=seen, flushed=_log_since(one, seen.head))
         except IndexesChanged:
             if made:
                 break
@@ -187,6 +189,13 @@ def _committed(region: Region, written: Iterable[_Written], began: CommittedMani
         seen = done
         made.append(one.built)
     return made
+
+
+def _log_since(written: _Written, head: Head) -> Since | None:
+    """Return since when the log waits after this generation; None if that is not known."""
+    known = Since.parse(head.log_since)
+    at = written.at if written.at is not None else None if known is None else known.at
+    return None if at is None else Since(first=written.range.last + 1, at=int(at))
 
 
 def _is_dead(region: Region, began: Manifest) -> bool:
@@ -220,6 +229,7 @@ def _write(
     """
     generation = Generation(manifest.current_generation + number)
     first, last = cut.entries[0].summary.position, cut.entries[-1].summary.position
+    at = next((entry.at for entry in reversed(cut.entries) if entry.at is not None), None)
     rows = _folded(region, schema, cut, where=f"{first}..{last}")
     name = generation_name(generation, region.context.ids.nonce())
     stored = write(generation_path(region.id, name), rows)
@@ -241,7 +251,7 @@ def _write(
         indexes=stored.indexes,
         keys=stored.keys,
     )
-    return _Written(built=built, range=folded, totals=cut.after, index_number=stored.index_number)
+    return _Written(built=built, range=folded, totals=cut.after, index_number=stored.index_number, at=at)
 
 
 def _folded(region: Region, schema: TableSchema, cut: _Cut, *, where: str) -> FoldedRows:

@@ -476,6 +476,6 @@ def _report(region: Region, seen: CommittedManifest, through: Generation) -> Non
             return
         if not is_last:
             head, manifest = newest(region, region.head())
-    step = heads.merged(head, through)
+    step = heads.merged(head, through, began=seen.head if through >= seen.manifest.newest else None)
     if step is not None:
         region.swap(step)

@@ -323,7 +323,11 @@ class _Catalog:
 
 def _decisive(head: Head | None) -> Head | None:
     """Return a head without its advisory fields, which don't change the rows of a view."""
-    return None if head is None else replace(head, merged=type(head.merged)(0), dirty="", stopped="", waiting="")
+    return (
+        None
+        if head is None
+        else replace(head, merged=type(head.merged)(0), dirty="", stopped="", waiting="", log_since="", merge_since="")
+    )
 
 
 def _same_rows(last: RegionView | None, now: RegionView) -> bool:

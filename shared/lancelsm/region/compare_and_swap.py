@@ -23,6 +23,7 @@ from lancelsm.region import manifest_codec, manifest_invariants
 from lancelsm.region.catalog import Region
 from lancelsm.region.head import Head
 from lancelsm.region.manifest import Manifest, Superseded
+from lancelsm.region.since import Since
 from lancelsm.registry import SwapUnknown
 
 Transition = Callable[[Manifest], Manifest | Superseded]
@@ -50,7 +51,7 @@ class CommittedManifest:
 
 
 def commit(
-    region: Region, transition: Transition, *, seen: CommittedManifest | None = None
+    region: Region, transition: Transition, *, seen: CommittedManifest | None = None, flushed: Since | None = None
 ) -> CommittedManifest | Superseded:
     """Apply a transition to the region's manifest.
 
@@ -60,6 +61,7 @@ def commit(
             never apply any more.
         seen: what the caller read, or committed, before. It saves the first read. If it is not the newest manifest any
             more, the swap is refused, and then the newest one is read.
+        flushed: see `heads.manifest_swapped`.
 
     Returns:
         The manifest that has the effect, once a head names it; or the `Superseded` of the transition.
@@ -90,7 +92,7 @@ def commit(
         if _is_taken(region, head, version):  # guard: foreign manifest stops a commit
             continue
         staged = stage(region, replace(proposed, version=version), after=current.manifest, budget=budget)
-        swapped = _swap(region, head, staged, budget=budget)
+        swapped = _swap(region, head, staged, flushed=flushed, budget=budget)
         if swapped is not None:
             # If this fails, the next committer publishes it.
             with suppress(Unavailable):  # guard: manifest is published after its commit
@@ -239,7 +241,7 @@ def _not_in_registry(region: Region, version: Version) -> Corrupt:
     )
 
 
-def _swap(region: Region, head: Head, staged: Staged, *, budget: Budget) -> Head | None:
+def _swap(region: Region, head: Head, staged: Staged, *, flushed: Since | None, budget: Budget) -> Head | None:
     """Swap the head to name the staged manifest. None if another manifest took its version."""
     manifest = staged.manifest
     swap = heads.manifest_swapped(
@@ -252,6 +254,7 @@ def _swap(region: Region, head: Head, staged: Staged, *, budget: Budget) -> Head
         collector_round=manifest.collector_round,
         nonce=region.context.ids.nonce(),
         compacted=manifests.live_numbers(manifest, above=head.merged),
+        flushed=flushed,
     )
     cause: LsmError | None = None
     for _ in budget.attempts():

@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
+from itertools import takewhile
 from typing import Any
 
 from lancelsm.common.formats import check_format
@@ -19,6 +20,7 @@ from lancelsm.common.json_text import parse_json
 from lancelsm.common.layout import Epoch, Generation, Nonce, Position, Version
 from lancelsm.common.setsum import Setsum
 from lancelsm.errors import Corrupt, Invalid
+from lancelsm.region.since import Since
 from lancelsm.registry import Fields, Record, Value, number, text
 
 FORMAT = 2
@@ -31,9 +33,10 @@ SINCE_UNKNOWN = "0"
 
 _TEXT_FIELDS = frozenset(
     {"owner", "nonce", "manifest_key", "manifest_nonce", "status", "entry_setsum", "source"}
-    | {"dirty", "stopped", "waiting", "compacted"}
+    | {"dirty", "stopped", "waiting", "compacted", "log_since", "merge_since"}
 )
-_OPTIONAL_FIELDS = ("dirty", "stopped", "waiting", "compacted")  # absent from the record if they are empty
+# absent from the record if they are empty
+_OPTIONAL_FIELDS = ("dirty", "stopped", "waiting", "compacted", "log_since", "merge_since")
 _EMPTY = dict.fromkeys(_OPTIONAL_FIELDS, "")
 _REASON_MAX_LENGTH = 200  # a head stays below 1 KB
 _SPAN = re.compile(r"([0-9]+)-([0-9]+)")
@@ -114,7 +117,8 @@ class Head:
     as text) since which the base has lagged, empty if it does not lag; `stopped` says why the region takes no rows for
     now (`region.drift`), empty if it takes rows; `waiting` is the note of a writer that waits for its turn
     (`wal.waiting`): for how many milliseconds others should hold back, as text; empty without a note; `compacted` has
-    the spans of numbers that became one generation each, such as `3-9 10-12`, of those that were not merged then.
+    the spans of numbers that became one generation each, such as `3-9 10-12`, of those that were not merged then;
+    `log_since` and `merge_since` say since when the oldest row waits for a flush or a merge (`region.since`).
     """
 
     epoch: Epoch
@@ -138,6 +142,8 @@ class Head:
     stopped: str = ""
     waiting: str = ""
     compacted: str = ""
+    log_since: str = ""
+    merge_since: str = ""
     format: int = FORMAT
 
     @property
@@ -269,9 +275,19 @@ def appended(head: Head, entries: Sequence[Summary], *, nonce: Nonce, at: float,
             "source": _sequences_text(totals.applied_sequences),
             "nonce": nonce,
             "dirty": head.dirty or str(int(at)),  # always written: a concurrent `cleaned` may have removed it
+            **_log_begins(head, entries, at),
             **({"waiting": None} if removes_note else {}),
         },
     )
+
+
+def _log_begins(head: Head, entries: Sequence[Summary], at: float) -> Fields:
+    """Start the time of the log if, as far as this head shows, no row waits for a flush. Fences do not wait."""
+    known = Since.parse(head.log_since)
+    if known is not None and known.first < head.next_position:
+        return {}
+    fences = sum(1 for _ in takewhile(lambda entry: not entry.rows, entries))
+    return {"log_since": Since(first=head.next_position + fences, at=int(at)).text}
 
 
 def noted(head: Head, *, milliseconds: int) -> Swap:
@@ -312,8 +328,13 @@ def manifest_swapped(
     collector_round: int,
     nonce: Nonce,
     compacted: str = "",
+    flushed: Since | None = None,
 ) -> Swap:
-    """Name the next manifest. The swap depends on the manifest version only: it does not conflict with appends."""
+    """Name the next manifest. The swap depends on the manifest version only: it does not conflict with appends.
+
+    Args:
+        flushed: for a flush: the first position that is not in a generation, and the time of the entry before it.
+    """
     return Swap(
         expect={"manifest_version": head.manifest_version},  # guard: manifest commit swaps on the version
         change={
@@ -325,15 +346,32 @@ def manifest_swapped(
             "collector_round": collector_round,
             "manifest_nonce": nonce,
             **({"compacted": compacted or None} if compacted != head.compacted else {}),
+            **({} if flushed is None else _flushed(head, flushed, generation=Generation(current_generation - 1))),
         },
     )
 
 
-def merged(head: Head, through: Generation) -> Swap | None:
-    """Report the newest merged generation; None if the head has it. Advisory: only backpressure uses it."""
+def _flushed(head: Head, log: Since, *, generation: Generation) -> Fields:
+    """Move the time of the log on. Start that of the merge if this is the only generation that is not merged."""
+    change: dict[str, Value] = {"log_since": log.text}
+    if not head.merge_since or head.merged >= generation - 1:
+        before = Since.parse(head.log_since) or log
+        change["merge_since"] = Since(first=generation, at=before.at).text
+    return change
+
+
+def merged(head: Head, through: Generation, *, began: Head | None = None) -> Swap | None:
+    """Report the newest merged generation; None if the head has it. Advisory: only backpressure uses it.
+
+    Args:
+        began: the head as it was when the merge began, if the merge took all generations that it showed. Later ones
+            have only rows that were in its log, or newer ones.
+    """
     if through <= head.merged:
         return None
-    return Swap(expect={"merged": head.merged}, change={"merged": through})
+    since = None if began is None else Since.parse(began.log_since)
+    moved = {} if since is None else {"merge_since": Since(first=through + 1, at=since.at).text}
+    return Swap(expect={"merged": head.merged}, change={"merged": through, **moved})
 
 
 def stopped(head: Head, reason: str, *, nonce: Nonce) -> Swap | None:

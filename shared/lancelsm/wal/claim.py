@@ -31,6 +31,7 @@ from lancelsm.region.catalog import Region, TableContext, catalog_record, check_
 from lancelsm.region.compare_and_swap import CommittedManifest, Staged, commit, ensure_unused, newest, publish, stage
 from lancelsm.region.head import Head, LogTotals, RegionState, Summary
 from lancelsm.region.manifest import Manifest
+from lancelsm.region.since import Since
 from lancelsm.registry import SwapUnknown
 from lancelsm.wal.entry import fence
 from lancelsm.wal.replay import LogCollected, stream_tail
@@ -85,7 +86,7 @@ def derived_head(
     merged: Generation = NO_GENERATION,
 ) -> Head:
     """Derive a head that names this manifest and has committed these entries, which follow its replay point."""
-    manifest, nonce = staged.manifest, region.context.ids.nonce
+    manifest, nonce, now = staged.manifest, region.context.ids.nonce, int(region.context.clock.now())
     totals = manifest.totals.after(entries)
     return Head(
         epoch=epoch,
@@ -107,6 +108,8 @@ def derived_head(
         merged=merged,
         dirty=heads.SINCE_UNKNOWN if entries or manifest.newest > merged else "",
         compacted=manifests.live_numbers(manifest, above=merged),
+        log_since=Since(first=manifest.replay_after + 1, at=now).text if entries else "",
+        merge_since=Since(first=merged + 1, at=now).text if manifest.newest > merged else "",
     )
 
 

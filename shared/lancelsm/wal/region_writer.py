@@ -23,6 +23,8 @@ from lancelsm.wal.pipeline import Pipeline
 from lancelsm.wal.slot import Appended
 from lancelsm.wal.waiting import hold_back
 
+_PAUSE_SECONDS = 60.0
+
 
 def find_or_create_region(target: WriteTarget, values: RegionValues) -> tuple[Region, Head]:
     """Return the region with these values, and its head; create the region if it does not exist.
@@ -145,10 +147,12 @@ class RegionWriter:
     def _recent(self) -> Head | None:
         """Return the held head, unless a collection may have deleted the entry of another writer at its next position.
 
-        A put would refill that slot, and afterwards nothing tells whether the entry was ever in the log.
+        A put would refill that slot, and afterwards nothing tells whether the entry was ever in the log. After a
+        shorter pause, only `log_since` would be wrong: a flush may have emptied the log.
         """
         age = self.region.context.clock.monotonic() - self._held_at
-        return self._held if age < self._settings.collect_interval_seconds / 2 else None
+        most = min(self._settings.collect_interval_seconds / 2, max(_PAUSE_SECONDS, self._settings.flush_age_seconds))
+        return self._held if age < most else None
 
     def _wait_for_base(self, held: Head | None) -> Head:
         """Apply backpressure if the base lags; return a head for the next append."""

@@ -280,7 +280,8 @@ class _RegionBatch:
             new = [job for job in batch if not self._is_applied(job, head)]
             if new and len(new) not in drafts:
                 rows = pa.concat_tables([self._conformed(job.rows) for job in new])
-                drafts[len(new)] = draft(rows, applied_sequences={self._ports.source: str(new[-1].delivery.sequence)})
+                applied = {self._ports.source: str(new[-1].delivery.sequence)}
+                drafts[len(new)] = draft(rows, applied_sequences=applied, at=region.context.clock.now())
             return drafts[len(new)] if new else None
 
         writer = RegionWriter(region, self._target, owner=self._target.owner, previous_owners=(), depth=1)

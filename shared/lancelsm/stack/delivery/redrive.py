@@ -175,9 +175,9 @@ class _Attempt:
 
         def next_draft(head: Head) -> Draft | None:
             left = self._rows_to_append(head)
-            return (
-                draft(left, applied_sequences={dead_letter.queue: str(dead_letter.sequence)}) if left.num_rows else None
-            )
+            applied = {dead_letter.queue: str(dead_letter.sequence)}
+            at = self._region.context.clock.now()
+            return draft(left, applied_sequences=applied, at=at) if left.num_rows else None
 
         entry = writer.append_after(next_draft)
         return 0 if entry is None else entry.rows

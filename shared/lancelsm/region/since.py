@@ -1,0 +1,32 @@
+"""Notes in a head that say since when rows wait for the next step. Advisory: only metrics use them.
+
+`log_since` starts with the first entry of a log whose entries are all in generations, and a flush moves it on.
+`merge_since` starts with the first generation after all were merged, and a merge moves it on. So both follow the oldest
+row that waits, also if rows are written all the time. A time may be too early, by the pause of a writer that kept its
+head for long, and is never later than the clock of the writer of that row said.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+_TEXT = re.compile(r"([0-9]{1,19}) ([0-9]{1,12})")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Since:
+    """What waits from the position (or generation) `first` on was written at `at`, in Unix seconds, or later."""
+
+    first: int
+    at: int
+
+    @property
+    def text(self) -> str:
+        return f"{self.first} {self.at}"
+
+    @staticmethod
+    def parse(text: str) -> Since | None:
+        """Decode `text`; None without a note, or if another release wrote it in another form."""
+        found = _TEXT.fullmatch(text)
+        return None if found is None else Since(first=int(found[1]), at=int(found[2]))
