@@ -10,6 +10,7 @@ from lancelsm.compaction.pace import Pace
 from lancelsm.errors import LsmError
 from lancelsm.region.handle import open_configured
 from lancelsm.registry.dynamodb import DynamoRegistry
+from lancelsm.stack.backlog import emit
 from lancelsm.stack.delivery.mapping import UNKNOWN, is_delivering, mapping_state
 from lancelsm.stack.dispatch import AwsWork, dispatch
 from lancelsm.stack.fan_out import SqsChunks, decode, start_run
@@ -66,6 +67,9 @@ def handler(event: Document, call: FunctionCall) -> Document:
     scheduled = "Records" not in event and only is None
     delivery = {"delivery": _delivery(call)} if scheduled else {}
     done = dispatch(REGISTRY, dirty, open_table=open_configured, work=work, only=only, pace=pace)
+    emit(done.waiting, call.telemetry)
+    if scheduled:
+        call.telemetry.measure("heartbeat", 1)  # the schedule runs, even if some tables fail
     if done.left:
         QUEUE.send([done.left])
     for table in done.flushed:

@@ -47,4 +47,6 @@ def handler(event: Document, call: FunctionCall) -> Document:
     request = parse_event(Input, event)
     handle = TABLES.open(request.table)
     rows = stored_rows(request, handle=handle, inbox=INBOX)
-    return write(rows, handle=handle, seconds=call.seconds)
+    document = write(rows, handle=handle, seconds=call.seconds)
+    call.telemetry.measure("rows", document["rows"], table=handle.context.uri)
+    return document

@@ -16,7 +16,7 @@ from constructs import Construct
 from infra.checks import accept
 from infra.stage import Stage
 
-_SHORTEST = cdk.Duration.seconds(60)  # the minimum of Lambda
+_AGE_SECONDS = range(60, 21_601)  # of an event: what Lambda allows
 _RECEIVES = 3
 _DISPATCHES = 5  # invocations of `dispatch` for chunks at the same time
 
@@ -72,14 +72,15 @@ class Events(Construct):
     def keep_failures(self, functions: Iterable[lambda_.Function], *, period: cdk.Duration) -> None:
         """Keep events of these functions that fail. An event is not repeated: the next period finds the same work.
 
-        It is dropped after one period, so that events do not pile up while functions are throttled.
+        It is dropped after one period, at most 6 hours, so that events do not pile up while functions are throttled.
 
         Args:
             period: the time between two runs of the schedule.
         """
+        age = min(max(period.to_seconds(), _AGE_SECONDS[0]), _AGE_SECONDS[-1])
         for function in functions:
             function.configure_async_invoke(
                 retry_attempts=0,
-                max_event_age=max(_SHORTEST, period, key=lambda one: one.to_seconds()),
+                max_event_age=cdk.Duration.seconds(age),
                 on_failure=destinations.SqsDestination(self.failed),
             )

@@ -22,6 +22,7 @@ from infra.grants import State, allow, objects, records, sending
 from infra.layers import RUNTIME, LayerName, Layers, architecture
 from infra.stage import ROOT, Stage
 from infra.storage import TABLES, WORK
+from lancelsm.stack.telemetry import TABLE_METRICS
 
 BATCH = 10  # messages; the maximum for a FIFO queue
 WRITER = "writer_flush"
@@ -248,6 +249,7 @@ class Functions(Construct):
                 "LANCELSM_STACK": cdk.Stack.of(self).stack_name,
                 **{name: environment[name] for name in shape.environment},
                 **stage.settings,
+                **({TABLE_METRICS: "true"} if stage.table_metrics else {}),
                 **({"AWS_ALLOW_HTTP": "true"} if stage.local else {}),
             },
         )

@@ -6,6 +6,7 @@ import aws_cdk as cdk
 from aws_cdk import aws_kms as kms
 from constructs import Construct
 
+from infra.alarms import Watched
 from infra.checks import check
 from infra.collecting import Collecting
 from infra.events import Events
@@ -71,8 +72,7 @@ class Pipeline(cdk.Stack):
         Schedules(self, stage=stage, dispatch=functions["dispatch"])
         waiting.consume(functions["dispatch"])
         waiting.keep_failures([functions[name] for name in ("dispatch", "compaction")], period=period(stage))
-        Observing(
-            self,
+        watched = Watched(
             stage=stage,
             state=state,
             functions=functions,
@@ -80,6 +80,7 @@ class Pipeline(cdk.Stack):
             collecting=collecting.machine,
             failed_events=waiting.failed,
         )
+        Observing(self, watched=watched)
 
 
 def deployment(app: cdk.App) -> tuple[cdk.Stack, ...]:

@@ -40,6 +40,8 @@ class Stage:
     dead_letters: str | None
     kms_key: str | None  # ARN; without it S3, SQS and DynamoDB use their own keys
     alarm_topic: str | None  # ARN; without it alarms are only shown
+    runbook_url: str | None  # where the files of docs/runbooks are; alarms name it
+    table_metrics: bool  # whether metrics are also there for each table, which costs more
     function_url: bool  # whether `ingest` gets a URL, for callers with IAM credentials
     collect: bool  # whether merges start collections
     writers: int | None  # most invocations of `writer_flush` at the same time; None: no limit but the account's
@@ -106,6 +108,8 @@ def stage_of(node: Node) -> Stage:
         dead_letters=text("dead_letters"),
         kms_key=text("kms_key"),
         alarm_topic=text("alarm_topic"),
+        runbook_url=(text("runbook_url") or "").rstrip("/") or None,
+        table_metrics=flag("table_metrics"),
         function_url=flag("function_url"),
         collect=_one_of("collect", (text("collect") or "on").lower(), Literal["on", "off"]) == "on",
         writers=_number("maximum_concurrency", text("maximum_concurrency"), range(2, 1001)),

@@ -89,6 +89,7 @@ def all_stacks(tmp_path_factory: pytest.TempPathFactory, layers: Path) -> Mappin
 
 
 TOPIC = "arn:aws:sns:us-east-1:111111111111:pager"
+RUNBOOK_URL = "https://wiki.example.org/lancelsm"
 
 
 @pytest.fixture(scope="session")
@@ -103,6 +104,8 @@ def chosen(tmp_path_factory: pytest.TempPathFactory) -> Stacks:
         dead_letters="arn:aws:sqs:us-east-1:111111111111:dead.fifo",
         function_url="true",
         alarm_topic=TOPIC,
+        runbook_url=f"{RUNBOOK_URL}/",
+        table_metrics="true",
         maximum_concurrency="7",
         spark_capacity="40",
         spark_worker="2",

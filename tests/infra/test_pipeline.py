@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import json
-import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ from infra.spark import SparkSizes
 from lancelsm.errors import Invalid
 from local.emr_parameters import capacity, spark_properties, workers
 from local.emr_states import JobResult
-from tests.infra.conftest import ROOT, TOPIC, Stacks, synthesized
+from tests.infra.conftest import ROOT, Stacks, synthesized
 from tests.unit.test_emr_states import Environment
 
 FUNCTIONS = {
@@ -153,28 +152,6 @@ def test_the_context_limits_the_concurrency_of_the_writer(chosen: Stacks, prod: 
     assert (limits(chosen), limits(prod)) == ([{"MaximumConcurrency": 7}], [None])
     with pytest.raises(ValueError, match="from 2 to 1000"):
         synthesized(tmp_path, stage="local", maximum_concurrency="1")
-
-
-def test_the_emulator_lacks_only_the_alarm_on_an_expression(local: Stacks, prod: Stacks) -> None:
-    def names(stacks: Stacks) -> set[str]:
-        alarms = stacks.of("AWS::CloudWatch::Alarm").values()
-        return {one["AlarmName"].removeprefix(f"lancelsm-{stacks.stage}-") for one in alarms}
-
-    assert names(prod) - names(local) == {"queue-not-read"}
-
-
-def test_a_queue_that_nothing_reads_raises_an_alarm(prod: Stacks) -> None:
-    (alarm,) = (
-        one for one in prod.of("AWS::CloudWatch::Alarm").values() if one["AlarmName"].endswith("queue-not-read")
-    )
-    metrics = {one["Id"]: one for one in alarm["Metrics"]}
-    names = {name: one["MetricStat"]["Metric"]["MetricName"] for name, one in metrics.items() if "MetricStat" in one}
-
-    assert names == {"age": "ApproximateAgeOfOldestMessage", "invocations": "Invocations"}
-    assert [one["Expression"] for one in metrics.values() if "Expression" in one] == [
-        "IF(FILL(invocations, 0) == 0, age, 0)"
-    ]
-    assert (alarm["Threshold"], alarm["ComparisonOperator"]) == (300, "GreaterThanThreshold")
 
 
 def test_chunks_of_tables_go_to_a_few_invocations_of_dispatch_and_those_that_fail_are_kept(stacks: Stacks) -> None:
@@ -334,17 +311,6 @@ def test_an_optimize_goes_on_while_something_is_left_and_becomes_a_job_if_it_is_
     assert states["Record"]["Parameters"]["Payload"]["optimize.$"] == "$.optimize.document"
 
 
-def test_an_alarm_counts_failed_optimizes(prod: Stacks) -> None:
-    name = re.search(r'^OPTIMIZE_FAILED = "(.+)" ', (ROOT / "functions" / "merger.py").read_text(), re.MULTILINE)
-    assert name
-    filters = [one for one in prod.of("AWS::Logs::MetricFilter").values() if name[1] in one["FilterPattern"]]
-    (alarm,) = (
-        one for one in prod.of("AWS::CloudWatch::Alarm").values() if one["AlarmName"].endswith("optimize-failures")
-    )
-
-    assert [one["MetricTransformations"][0]["MetricName"] for one in filters] == [alarm["MetricName"]]
-
-
 def test_a_failed_job_is_retried_only_after_its_error_was_read() -> None:
     states = json.loads((WORKFLOWS / "merge.asl.json").read_text())["States"]
 
@@ -448,19 +414,6 @@ def test_merges_start_collections_unless_the_context_disables_it(prod: Stacks, t
 def test_an_unknown_value_of_collect_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="give one of on, off"):
         synthesized(tmp_path, stage="local", collect="later")
-
-
-WITHOUT_ALARM = {ROOT / "docs" / "runbooks" / "restore.md"}
-
-
-def test_every_alarm_has_a_runbook_and_every_runbook_an_alarm(prod: Stacks) -> None:
-    alarms = prod.of("AWS::CloudWatch::Alarm").values()
-    linked = {ROOT / one["AlarmDescription"].rpartition("What to do: ")[2] for one in alarms}
-    assert linked == set((ROOT / "docs" / "runbooks").glob("*.md")) - WITHOUT_ALARM
-
-
-def test_alarms_notify_the_topic_of_the_context(chosen: Stacks) -> None:
-    assert {str(one["AlarmActions"]) for one in chosen.of("AWS::CloudWatch::Alarm").values()} == {str([TOPIC])}
 
 
 def test_the_npm_lock_names_no_registry() -> None:

@@ -173,8 +173,9 @@ def test_a_due_table_of_four_regions_is_checked_with_these_reads(tmp_path: Path)
     counted = replace(handle, context=replace(handle.context, objects=store, registry=registry))
 
     dirty: DirtyRegions = {table.config.table: tuple(one.id for one in table.regions())}
-    dispatch(index, dirty, open_table=lambda _: counted, work=FakeWork())
+    done = dispatch(index, dirty, open_table=lambda _: counted, work=FakeWork())
 
+    assert {one.name for one in done.waiting[table.uri]} == {"oldest_unflushed_seconds", "log_bytes"}
     assert registry.units == {"record_reads": 1 + 4 + 4}, "the list of regions, their heads, their leases"
     assert len(store.gets) == 4, "a manifest for each region"
 

@@ -1,4 +1,4 @@
-"""Metrics of an invocation have two dimensions and are written once."""
+"""Metrics of an invocation have the dimension function, on request also table, and are written once."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from lancelsm.errors import Fenced
-from lancelsm.stack.telemetry import Telemetry
+from lancelsm.stack.telemetry import TABLE_METRICS, Telemetry
 
 
 def metrics(text: str) -> list[dict[str, Any]]:
@@ -16,10 +16,12 @@ def metrics(text: str) -> list[dict[str, Any]]:
     return [line for line in lines if "_aws" in line]
 
 
-def test_metrics_have_the_dimensions_function_and_table_and_no_others(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("by_table", [False, True])
+def test_metrics_have_the_dimension_function_and_on_request_table(
+    by_table: bool, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("POWERTOOLS_SERVICE_NAME", "anything")
+    monkeypatch.setenv(TABLE_METRICS, str(by_table).lower())
     telemetry = Telemetry(function="f")
 
     with telemetry.invocation("one"):
@@ -27,13 +29,20 @@ def test_metrics_have_the_dimensions_function_and_table_and_no_others(
         telemetry.measure("rows", 3, table="s3://a")
         telemetry.measure("bytes", 7, table="s3://a", unit="Bytes")
         telemetry.measure("rows", 1, table="s3://b")
+        telemetry.measure("age", 5, table="s3://b", largest=True)
+        telemetry.measure("age", 4, table="s3://b", largest=True)
 
-    first, second = metrics(capsys.readouterr().out)
-    assert (first["function"], first["table"], first["rows"], first["bytes"]) == ("f", "s3://a", [5.0], [7.0])
-    assert (second["table"], second["rows"]) == ("s3://b", [1.0])
-    for line in (first, second):
+    lines = metrics(capsys.readouterr().out)
+    found = {line.get("table"): line for line in lines}
+    assert len(lines) == len(found)
+    assert (found[None]["rows"], found[None]["bytes"], found[None]["age"]) == ([6.0], [7.0], [5.0])
+    assert found.keys() == ({None, "s3://a", "s3://b"} if by_table else {None})
+    for table, line in found.items():
         (directive,) = line["_aws"]["CloudWatchMetrics"]
-        assert (directive["Namespace"], directive["Dimensions"]) == ("lancelsm", [["function", "table"]])
+        dimensions = ["function"] if table is None else ["function", "table"]
+        assert (line["function"], directive["Namespace"], directive["Dimensions"]) == ("f", "lancelsm", [dimensions])
+    if by_table:
+        assert (found["s3://a"]["rows"], found["s3://b"]["rows"]) == ([5.0], [1.0])
 
 
 def test_metrics_of_a_failed_invocation_are_written_once(capsys: pytest.CaptureFixture[str]) -> None:
@@ -59,7 +68,6 @@ def test_an_error_is_counted_by_kind(capsys: pytest.CaptureFixture[str]) -> None
         telemetry.failed(Fenced("held by another", table="s3://a"))
         telemetry.failed(Fenced("held by another"))
 
-    with_table, without_table = metrics(capsys.readouterr().out)
-    assert (with_table["table"], with_table["Fenced"]) == ("s3://a", [1.0])
-    assert "table" not in without_table
-    assert without_table["_aws"]["CloudWatchMetrics"][0]["Dimensions"] == [["function"]]
+    (line,) = metrics(capsys.readouterr().out)
+    assert line["Fenced"] == [2.0]
+    assert line["_aws"]["CloudWatchMetrics"][0]["Dimensions"] == [["function"]]

@@ -35,6 +35,9 @@ def cost(
     batch: Annotated[int, typer.Option(help="Rows per request.")] = 1000,
     path: Annotated[PathChoice, typer.Option(help="Write directly, or through the queue.")] = PathChoice.DIRECT,
     stage: Annotated[StageChoice, typer.Option(help="The stage whose resources are counted.")] = StageChoice.PROD,
+    table_metrics: Annotated[
+        bool, typer.Option("--table-metrics", help="Count metrics of the table too: -c table_metrics=true.")
+    ] = False,
     at_rest: Annotated[
         bool, typer.Option("--at-rest", help="Show only the cost of a deployment to which nothing is written.")
     ] = False,
@@ -59,7 +62,13 @@ def cost(
             raise typer.BadParameter("give this option or --at-rest", param_hint="--rows-per-second")
         items = rest
     else:
-        work = per_row.Workload(rows_per_second=rows_per_second, row_bytes=row_bytes, batch=batch, path=path.value)
+        work = per_row.Workload(
+            rows_per_second=rows_per_second,
+            row_bytes=row_bytes,
+            batch=batch,
+            path=path.value,
+            table_metrics=table_metrics,
+        )
         moved = per_row.monthly_bill(work, Settings())
         document["usd_per_million_rows"] = per_row.usd_per_million_rows(work, moved)
         document["usd_to_store"] = per_row.storage(work).usd

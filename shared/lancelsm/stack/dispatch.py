@@ -20,7 +20,7 @@ import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from math import ceil
 from typing import Any, Protocol
@@ -38,6 +38,7 @@ from lancelsm.region.handle import TableHandle
 from lancelsm.region.head import Head
 from lancelsm.region.lease import compaction_lease, flush_lease, is_held
 from lancelsm.registry import Record
+from lancelsm.stack.backlog import Backlog, Measure, backlog_of, measures
 from lancelsm.stack.fan_out import DirtyRegions
 
 _NAME_DIGITS = 16
@@ -82,6 +83,7 @@ class Lag:
     live: int  # pending generations; a compacted one counts once
     compactable: bool  # whether a compaction would replace some of them
     since: float  # when the base began to lag, in Unix seconds
+    waiting: Backlog = field(default_factory=Backlog)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,13 +105,17 @@ class Due:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dispatched:
-    """What was started, the tables that failed, with their errors, and the tables for which there was no time."""
+    """What was started, the tables that failed, with their errors, and the tables for which there was no time.
+
+    `waiting` has what waits in the tables that were read, as of before the work was started.
+    """
 
     flushed: tuple[str, ...]
     merges: tuple[str, ...]
     compacted: tuple[str, ...]
     failed: Mapping[str, Exception]
     left: DirtyRegions
+    waiting: Mapping[str, tuple[Measure, ...]] = field(default_factory=dict)
 
 
 def due(table: TableId, lags: Iterable[Lag], *, settings: Settings, now: float) -> Due:
@@ -191,6 +197,7 @@ def dispatch(
     merges: list[str] = []
     compacted: list[str] = []
     failed: dict[str, Exception] = {}
+    waiting: dict[str, tuple[Measure, ...]] = {}
     left = dict(dirty)
     for table, wanted in dirty.items():
         if len(left) < len(dirty) and pace is not None and not pace.has_time(1, 1):
@@ -202,7 +209,9 @@ def dispatch(
             if only not in (None, uri):
                 continue
             handle = _open_checked(uri, table, open_table)
-            needs = due(table, _lags(handle, wanted), settings=handle.settings, now=handle.context.clock.now())
+            lags, now = _lags(handle, wanted), handle.context.clock.now()
+            waiting[uri] = tuple(measures(((lag.region, lag.waiting) for lag in lags), now=now))
+            needs = due(table, lags, settings=handle.settings, now=now)
             groups = [free for group in needs.flush if (free := _free(handle, group))]
             for group in groups:
                 work.flush(uri, regions=group)
@@ -218,7 +227,12 @@ def dispatch(
         except Exception as error:  # noqa: BLE001 - an error in one table must not stop the others
             failed[uri] = error
     return Dispatched(
-        flushed=tuple(flushed), merges=tuple(merges), compacted=tuple(compacted), failed=failed, left=left
+        flushed=tuple(flushed),
+        merges=tuple(merges),
+        compacted=tuple(compacted),
+        failed=failed,
+        left=left,
+        waiting=waiting,
     )
 
 
@@ -326,6 +340,7 @@ def _lags(handle: TableHandle, wanted: Sequence[RegionId] | None) -> list[Lag]:
                 compactable=bool(due_parts(manifest, head.merged, most=most, bytes_max=FUNCTION_BYTES)),
                 live=sum(one.generation > head.merged for one in manifest.generations),
                 since=float(head.dirty),
+                waiting=backlog_of(head, manifest),
             )
 
     heads = with_heads(handle.context, [one for one in regions(handle.context) if only is None or one.id in only])

@@ -1,6 +1,7 @@
 """Logs and metrics of the functions: JSON lines and CloudWatch's embedded metric format, without values of rows.
 
-Metrics have only the dimensions function and table, since each combination costs money.
+Metrics have the dimension function. Each combination of dimensions costs money, so there is a dimension table only if
+the deployment asks for it (`-c table_metrics=true`). Then each metric is there for all tables and for its own.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Any, Literal
 from lancelsm.errors import LsmError
 
 NAMESPACE = "lancelsm"
+TABLE_METRICS = "LANCELSM_TABLE_METRICS"  # "true" in the environment adds the dimension table
 Unit = Literal["Count", "Bytes", "Seconds", "Milliseconds"]
 
 
@@ -53,11 +55,12 @@ class Telemetry:
         trace = "".join(traceback.format_tb(error.__traceback__))
         _logger().error(f"[ERROR] {type(error).__name__}", extra={"kind": "Internal", "trace": trace, **facts})
 
-    def measure(self, name: str, value: float, *, table: str, unit: Unit = "Count") -> None:
-        """Add to a metric of this invocation."""
-        of_table = self._metrics.setdefault(table, {})
-        before, _ = of_table.get(name, (0.0, unit))
-        of_table[name] = (before + value, unit)
+    def measure(self, name: str, value: float, *, table: str = "", unit: Unit = "Count", largest: bool = False) -> None:
+        """Add to a metric of this invocation; with `largest`, keep the largest value instead of the sum."""
+        for one in {"", table if os.environ.get(TABLE_METRICS) == "true" else ""}:
+            measured = self._metrics.setdefault(one, {})
+            before, _ = measured.get(name, (0.0, unit))
+            measured[name] = (max(before, value) if largest else before + value, unit)
 
     @contextmanager
     def invocation(self, identity: str) -> Iterator[None]:

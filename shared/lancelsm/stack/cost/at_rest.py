@@ -34,6 +34,7 @@ class Inventory:
     dashboards: int = 0
     mappings: int = 0  # event source mappings from a queue to a function
     runs: int = 0  # scheduled runs of `dispatch` per month
+    metrics: int = 0  # that these runs write: the heartbeat
     registries: int = 0
     keys: int = 0
 
@@ -43,8 +44,8 @@ class Inventory:
 
 # The resources of the stacks; tests/infra compares this with the templates.
 AT_REST: Final[Mapping[str, Inventory]] = {
-    "dev": Inventory(alarms=11, dashboards=1, mappings=2, registries=1),
-    "prod": Inventory(alarms=11, dashboards=1, mappings=2, registries=1, runs=8760),
+    "dev": Inventory(alarms=17, dashboards=1, mappings=2, registries=1),
+    "prod": Inventory(alarms=18, dashboards=1, mappings=2, registries=1, runs=8760, metrics=1),
 }
 
 
@@ -56,6 +57,7 @@ def bill_at_rest(resources: Inventory) -> list[CostItem]:
     records = resources.registries * _RECORDS_GB
     priced = (
         ("alarms", resources.alarms, prices.ALARM),
+        ("heartbeat of dispatch", resources.metrics, prices.METRIC),
         ("queue polling", polls, prices.QUEUE_REQUEST),
         ("dispatch", resources.runs, prices.INVOCATION),
         ("dispatch", duration, prices.ARM_GB_SECOND),
@@ -121,7 +123,7 @@ def _scheduled(properties: Properties) -> Inventory | str:
     found = _RATE.fullmatch(str(expression))
     if not found:
         return f"the schedule {expression}"
-    return Inventory(runs=MONTH_SECONDS // (int(found[1]) * _UNIT_SECONDS[found[2]]))
+    return Inventory(runs=MONTH_SECONDS // (int(found[1]) * _UNIT_SECONDS[found[2]]), metrics=1)
 
 
 def _filter(properties: Properties) -> Inventory | str:

@@ -43,7 +43,19 @@ _STEP_SECONDS = 2.0  # each step of a merge (plan, optimize, record) and of a co
 _READ_SECONDS, _READS_AT_ONCE = 0.03, 16
 _COMPRESSED = 0.5 * 4 / 3  # the size of a message relative to its rows: zstd, then base64
 _LOG_BYTES = 1200  # per invocation: the lines of Lambda, our lines, the metrics
-_METRICS_OF_A_TABLE = 10
+METRICS: Final = {  # those that a table causes that is written to through the queue
+    "ingest": ("rows",),
+    "writer_flush": ("rows",),
+    "compaction": ("generations_flushed", "rows_flushed"),
+    "merger": ("rows_upserted", "rows_deleted"),
+    "dispatch": (
+        "flushes_started",
+        "oldest_unflushed_seconds",
+        "log_bytes",
+        "pending_generations",
+        "merge_lag_seconds",
+    ),
+}
 _JOB_VCPUS, _JOB_GB = 16, 64
 _JOB_SECONDS, _JOB_SECONDS_PER_MILLION_ROWS = 150, 30
 
@@ -55,12 +67,14 @@ class Workload:
     Attributes:
         row_bytes: the size of a row in Arrow format.
         batch: rows per invocation.
+        table_metrics: whether the deployment has `-c table_metrics=true`.
     """
 
     rows_per_second: float
     row_bytes: int
     batch: int
     path: Path
+    table_metrics: bool = False
 
     def __post_init__(self) -> None:
         for name in ("rows_per_second", "row_bytes", "batch"):
@@ -237,7 +251,10 @@ def _merged(
 
 def _observability(work: Workload) -> Iterator[CostItem]:
     yield _logs(work.calls * (2 if work.path == "queue" else 1))
-    yield CostItem(part="keep", item="metrics of the table", quantity=_METRICS_OF_A_TABLE, price=prices.METRIC)
+    count = sum(len(names) for name, names in METRICS.items() if work.path == "queue" or name != "ingest")
+    yield CostItem(part="keep", item="metrics of the functions", quantity=count, price=prices.METRIC)
+    if work.table_metrics:
+        yield CostItem(part="keep", item="metrics of the table", quantity=count, price=prices.METRIC)
 
 
 def _logs(invocations: float) -> CostItem:
