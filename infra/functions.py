@@ -20,6 +20,7 @@ from infra import grants
 from infra.checks import accept, accept_wildcards
 from infra.grants import State, allow, objects, records, sending
 from infra.layers import RUNTIME, LayerName, Layers, architecture
+from infra.network import ATTACHING, Network
 from infra.stage import ROOT, Stage
 from infra.storage import TABLES, WORK
 from lancelsm.stack.telemetry import TABLE_METRICS
@@ -156,6 +157,7 @@ class Functions(Construct):
 
     Args:
         chunks: the queue with chunks of tables for `dispatch`.
+        network: where functions run; None: in no VPC.
         source: the directory that contains `functions/` and `shared/lancelsm/`.
     """
 
@@ -167,10 +169,12 @@ class Functions(Construct):
         state: State,
         layers: Layers,
         chunks: sqs.IQueue,
+        network: Network | None = None,
         source: Path = ROOT,
     ) -> None:
         super().__init__(scope, "Functions")
         self._stage, self._state, self._layers, self._chunks = stage, state, layers, chunks
+        self._network = network
         environment = self._environment()
         with tempfile.TemporaryDirectory() as directory:
             gather(source, Path(directory))
@@ -215,7 +219,7 @@ class Functions(Construct):
             self,
             f"{title}Log",
             log_group_name=f"/aws/lambda/{stage.prefix}-{name}",
-            retention=logs.RetentionDays.THREE_MONTHS if stage.name == "prod" else logs.RetentionDays.TWO_WEEKS,
+            retention=stage.log_retention,
             removal_policy=cdk.RemovalPolicy.DESTROY,
         )
         role = iam.Role(
@@ -230,6 +234,9 @@ class Functions(Construct):
         for statement in statements:
             role.add_to_policy(statement)
         accept_wildcards(role, statements, WILDCARDS)
+        if self._network:
+            role.add_to_policy(allow(ATTACHING, ["*"]))
+            accept(role, {"IAM5[Resource::*]": "Network interfaces have no names before Lambda creates them"})
         function = lambda_.Function(
             self,
             title,
@@ -245,6 +252,7 @@ class Functions(Construct):
             timeout=cdk.Duration.seconds(seconds(name, stage)),
             role=role,
             log_group=group,
+            **(self._network.of_function() if self._network else {}),
             environment={
                 "LANCELSM_STACK": cdk.Stack.of(self).stack_name,
                 **{name: environment[name] for name in shape.environment},

@@ -38,7 +38,7 @@ def machine(
         scope,
         "MachineLog",
         log_group_name=f"/aws/vendedlogs/states/{stage.prefix}-{name}",
-        retention=logs.RetentionDays.ONE_MONTH,
+        retention=stage.log_retention,
         removal_policy=cdk.RemovalPolicy.DESTROY,
     )
     made = sfn.StateMachine(

@@ -16,6 +16,7 @@ from infra.functions import WILDCARDS, merging
 from infra.grants import State, allow, objects
 from infra.layers import Layers
 from infra.machines import machine
+from infra.network import Network
 from infra.stage import ROOT, Stage
 
 ENTRY_POINT = ROOT / "layers" / "spark" / "merge.py"
@@ -47,11 +48,12 @@ class Merging(Construct):
         merger: lambda_.IFunction,
         collecting: sfn.IStateMachine,
         layers: Layers,
+        network: Network | None = None,
     ) -> None:
         super().__init__(scope, "Merging")
         entry_point = assets.Asset(self, "EntryPoint", path=str(ENTRY_POINT))
         archive = layers.archive()
-        self.application = _application(self, stage)
+        self.application = _application(self, stage, network)
         self.job_role = _job_role(self, stage, state, [asset for asset in (entry_point, archive) if asset])
         self.machine = machine(
             self,
@@ -87,7 +89,7 @@ class Merging(Construct):
         ]
 
 
-def _application(scope: Construct, stage: Stage) -> emr.CfnApplication:
+def _application(scope: Construct, stage: Stage, network: Network | None) -> emr.CfnApplication:
     return emr.CfnApplication(
         scope,
         "Application",
@@ -103,6 +105,11 @@ def _application(scope: Construct, stage: Stage) -> emr.CfnApplication:
         scheduler_configuration=emr.CfnApplication.SchedulerConfigurationProperty(
             max_concurrent_runs=stage.spark.runs, queue_timeout_minutes=stage.spark.queue_minutes
         ),
+        network_configuration=emr.CfnApplication.NetworkConfigurationProperty(
+            subnet_ids=network.subnet_ids, security_group_ids=[network.group.security_group_id]
+        )
+        if network
+        else None,
         auto_start_configuration=emr.CfnApplication.AutoStartConfigurationProperty(enabled=True),
         auto_stop_configuration=emr.CfnApplication.AutoStopConfigurationProperty(enabled=True, idle_timeout_minutes=5),
     )

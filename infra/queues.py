@@ -39,7 +39,7 @@ class Queues(Construct):
                 encryption=sqs.QueueEncryption.KMS if key else sqs.QueueEncryption.SQS_MANAGED,
                 encryption_master_key=key,
                 enforce_ssl=not stage.local,  # the emulator uses HTTP
-                removal_policy=stage.removal,
+                removal_policy=stage.removal_policy,
                 **options,
             )
             if stage.local:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import aws_cdk as cdk
+from aws_cdk import aws_iam as iam
 from aws_cdk import aws_kms as kms
 from constructs import Construct
 
@@ -15,10 +16,12 @@ from infra.grants import State as StateResources
 from infra.grants import state_of
 from infra.layers import Layers
 from infra.merging import Merging
+from infra.network import Network
 from infra.observing import Observing
 from infra.queues import Queues
 from infra.registry import Registry
 from infra.schedules import Schedules, period
+from infra.sharing import key_statement
 from infra.stage import Stage, stage_of
 from infra.storage import Storage
 
@@ -33,14 +36,16 @@ class State(cdk.Stack):
             description="lancelsm: bucket, registry and queues (all data)",
             synthesizer=_synthesizer(stage),
             env=cdk.Environment(region=stage.region) if stage.region else None,
-            termination_protection=not stage.local,
+            termination_protection=stage.keeps_data,
             analytics_reporting=False,
         )
         key = kms.Key.from_key_arn(self, "Key", stage.kms_key) if stage.kms_key else None
         Storage(self, stage=stage, key=key)
         Registry(self, stage=stage, key=key)
         Queues(self, stage=stage, key=key, visibility=visibility(stage))
-        _add_outputs(self, state_of(Construct(self, "Kept"), stage))
+        _add_outputs(self, state_of(Construct(self, "Kept"), stage), stage)
+        if stage.kms_key and stage.readers:
+            cdk.CfnOutput(self, "KeyStatement", value=key_statement(self, stage.readers))
 
 
 class Pipeline(cdk.Stack):
@@ -56,10 +61,11 @@ class Pipeline(cdk.Stack):
             analytics_reporting=False,
         )
         state = state_of(Construct(self, "Kept"), stage)
-        _add_outputs(self, state)  # here too: there may be no state stack
+        _add_outputs(self, state, stage)  # here too: there may be no state stack
         layers = Layers(self, stage=stage)
+        network = Network(self, subnets=stage.subnets) if stage.subnets else None
         waiting = Events(self, stage=stage, key=state.key, seconds=seconds("dispatch", stage))
-        functions = Functions(self, stage=stage, state=state, layers=layers, chunks=waiting.chunks).all
+        functions = Functions(self, stage=stage, state=state, layers=layers, chunks=waiting.chunks, network=network).all
         collecting = Collecting(self, stage=stage, collector=functions["gc"], sweeper=functions["gc_sweep"])
         merging = Merging(
             self,
@@ -68,6 +74,7 @@ class Pipeline(cdk.Stack):
             merger=functions["merger"],
             collecting=collecting.machine,
             layers=layers,
+            network=network,
         )
         Schedules(self, stage=stage, dispatch=functions["dispatch"])
         waiting.consume(functions["dispatch"])
@@ -93,16 +100,23 @@ def deployment(app: cdk.App) -> tuple[cdk.Stack, ...]:
     pipeline = Pipeline(app, stage=stage)
     for stack in state:
         pipeline.add_stack_dependency(stack, "the queue has to exist before the functions that read it")
-    cdk.Tags.of(app).add("lancelsm:stage", stage.name)
+    for name, value in {"lancelsm:stage": stage.name, **stage.tags}.items():
+        cdk.Tags.of(app).add(name, value)
+    if stage.permissions_boundary:
+        policy = iam.ManagedPolicy.from_managed_policy_arn(pipeline, "Boundary", stage.permissions_boundary)
+        iam.PermissionsBoundary.of(app).apply(policy)
     check(app)
     return (*state, pipeline)
 
 
-def _add_outputs(stack: cdk.Stack, state: StateResources) -> None:
-    """Add outputs with the names of bucket, registry and queues."""
+def _add_outputs(stack: cdk.Stack, state: StateResources, stage: Stage) -> None:
+    """Add outputs with the names of bucket, registry and queues.
+
+    For readers in other accounts, tables name the registry by its ARN, which DynamoDB takes as a name.
+    """
     outputs = {
         "Bucket": state.bucket.bucket_name,
-        "RegistryName": f"dynamodb:{state.registry.table_name}",
+        "RegistryName": f"dynamodb:{state.registry.table_arn if stage.readers else state.registry.table_name}",
         "QueueUrl": state.writes.queue_url,
         "DeadLetterUrl": state.dead_letters.queue_url,
     }

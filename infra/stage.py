@@ -1,6 +1,6 @@
 """Read the choices for one deployment from the context (`-c name=value`, or `context` in cdk.json).
 
-Everything else is the same at every stage.
+Everything else is the same at every stage. docs/deploy.md lists the values; the name of a stage only presets some.
 """
 
 from __future__ import annotations
@@ -10,18 +10,33 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, Literal, cast, get_args
+from typing import Any, Literal
 
 import aws_cdk as cdk
+from aws_cdk import aws_logs as logs
 from constructs import Node
 
+from infra.context import Context
+from infra.network import Subnets, subnets_of
 from infra.partitions import check_partition
+from infra.replication import Replica, replica_of
 from infra.spark import SparkSizes
 from lancelsm.common.settings import Settings, parse_settings
 
 ROOT = Path(__file__).resolve().parent.parent
 _NAME = re.compile(r"[a-z][a-z0-9-]{0,19}")
 Architecture = Literal["arm64", "x86_64"]
+Removal = Literal["retain", "destroy"]
+# How many days CloudWatch keeps logs: the only numbers that it allows, in the order of the CDK's names for them.
+LOG_DAYS = (
+    1, 3, 5, 7, 14, 30, 60, 90, 120, 150, 180, 365, 400, 545, 731, 1096, 1827, 2192, 2557, 2922, 3288, 3653,
+)  # fmt: skip
+_RETENTION = dict(zip(LOG_DAYS, logs.RetentionDays, strict=False))  # the last name of the CDK means: for ever
+# What differs by the name of a stage, unless the context gives it. Other names start from `dev`.
+PRESETS: Mapping[str, Mapping[str, int]] = {
+    "dev": {"schedule_minutes": 0, "log_days": 14},
+    "prod": {"schedule_minutes": 5, "log_days": 90},
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +46,13 @@ class Stage:
     name: str
     region: str | None  # of AWS; None: that of the credentials
     emulator: bool  # it needs no layers, and no data has to last
+    removal: Removal  # of data, when the stack `State` is deleted
+    log_days: int  # how long logs are kept
+    tags: Mapping[str, str]  # of every resource
+    permissions_boundary: str | None  # ARN of a policy that bounds every role
+    subnets: Subnets | None  # of functions and jobs; None: they are in no VPC
+    readers: tuple[str, ...]  # accounts that may read all tables
+    replica: Replica | None
     schedule_minutes: int  # between two runs of `dispatch`; 0: never
     architecture: Architecture
     layers: Path  # where `make build` puts them
@@ -69,85 +91,98 @@ class Stage:
         return self.registry or f"{self.prefix}-registry"
 
     @property
-    def removal(self) -> cdk.RemovalPolicy:
-        """What happens to data when its stack is deleted."""
-        return cdk.RemovalPolicy.DESTROY if self.local else cdk.RemovalPolicy.RETAIN
+    def keeps_data(self) -> bool:
+        """Whether data outlives its stack."""
+        return self.removal == "retain"
+
+    @property
+    def removal_policy(self) -> cdk.RemovalPolicy:
+        return cdk.RemovalPolicy.RETAIN if self.keeps_data else cdk.RemovalPolicy.DESTROY
+
+    @property
+    def log_retention(self) -> logs.RetentionDays:
+        return _RETENTION[self.log_days]
 
 
 def stage_of(node: Node) -> Stage:
-    """Read the stage from the context of an app.
+    """Read the stage from the context of an app. docs/deploy.md lists the values.
 
     Raises:
         ValueError: a value is not allowed; the message lists the allowed ones.
         Invalid: a setting of lancelsm is invalid.
     """
-
-    def text(name: str) -> str | None:
-        value = node.try_get_context(name)
-        return str(value) if value else None
-
-    def flag(name: str) -> bool:
-        return _one_of(name, (text(name) or "false").lower(), Literal["true", "false"]) == "true"
-
-    name = text("stage") or "dev"
+    context = Context(node.try_get_context)
+    name = context.text("stage") or "dev"
     if not _NAME.fullmatch(name):
         raise ValueError(
             f"-c stage={name}: give at most 20 lower-case letters, digits and hyphens, beginning with a letter"
         )
-    preset = "5" if name == "prod" else "0"
+    emulator, presets = context.flag("emulator"), PRESETS.get(name, PRESETS["dev"])
+    kms_key = context.arn("kms_key", "kms:REGION:ACCOUNT:key/ID", "kms:REGION:ACCOUNT:key/[A-Za-z0-9-]+")
+    minutes = context.number("schedule_minutes", range(1441))
     chosen = Stage(
         name=name,
-        region=text("region"),
-        emulator=flag("emulator"),
-        schedule_minutes=_number("schedule_minutes", text("schedule_minutes") or preset, range(1441)) or 0,
-        architecture=cast("Architecture", _one_of("architecture", text("architecture") or "arm64", Architecture)),
-        layers=ROOT / (text("layers") or "layers/build"),
-        bucket=text("bucket"),
-        registry=text("registry"),
-        queue=text("queue"),
-        dead_letters=text("dead_letters"),
-        kms_key=text("kms_key"),
-        alarm_topic=text("alarm_topic"),
-        runbook_url=(text("runbook_url") or "").rstrip("/") or None,
-        table_metrics=flag("table_metrics"),
-        function_url=flag("function_url"),
-        collect=_one_of("collect", (text("collect") or "on").lower(), Literal["on", "off"]) == "on",
-        writers=_number("maximum_concurrency", text("maximum_concurrency"), range(2, 1001)),
-        noncurrent_days=_number("noncurrent_days", text("noncurrent_days"), range(1, 3651)) or 7,
-        spark=_spark(text),
-        expression=flag("expression"),
+        region=context.text("region"),
+        emulator=emulator,
+        removal=context.one_of("removal", Removal, default="destroy" if emulator else "retain"),
+        log_days=context.number("log_days", LOG_DAYS) or presets["log_days"],
+        tags=context.tags("tags"),
+        permissions_boundary=context.arn(
+            "permissions_boundary", "iam::ACCOUNT:policy/NAME", r"iam::(ACCOUNT|aws):policy/[\w+=,.@/-]+"
+        ),
+        subnets=subnets_of(context),
+        readers=context.words("readers", "the id of an account, which has 12 digits", r"\d{12}"),
+        replica=replica_of(context, kms_key=kms_key),
+        schedule_minutes=presets["schedule_minutes"] if minutes is None else minutes,
+        architecture=context.one_of("architecture", Architecture, default="arm64"),
+        layers=ROOT / (context.text("layers") or "layers/build"),
+        bucket=context.text("bucket"),
+        registry=context.text("registry"),
+        queue=context.arn("queue", "sqs:REGION:ACCOUNT:NAME.fifo", r"sqs:REGION:ACCOUNT:[\w-]+\.fifo"),
+        dead_letters=context.arn("dead_letters", "sqs:REGION:ACCOUNT:NAME.fifo", r"sqs:REGION:ACCOUNT:[\w-]+\.fifo"),
+        kms_key=kms_key,
+        alarm_topic=context.arn("alarm_topic", "sns:REGION:ACCOUNT:NAME", r"sns:REGION:ACCOUNT:[\w-]+"),
+        runbook_url=(context.text("runbook_url") or "").rstrip("/") or None,
+        table_metrics=context.flag("table_metrics"),
+        function_url=context.flag("function_url"),
+        collect=context.one_of("collect", Literal["on", "off"], default="on") == "on",
+        writers=context.number("maximum_concurrency", range(2, 1001)),
+        noncurrent_days=context.number("noncurrent_days", range(1, 3651)) or 7,
+        spark=_spark(context),
+        expression=context.flag("expression"),
         settings=_settings(node.try_get_context),
     )
     if region := chosen.region or os.environ.get("CDK_DEFAULT_REGION"):  # the CDK sets it from the credentials
-        check_partition(region, chosen={"function_url": chosen.function_url, "tracing": flag("tracing")})
+        check_partition(region, chosen={"function_url": chosen.function_url})
+    _check_existing(chosen)
+    return chosen
+
+
+def _check_existing(chosen: Stage) -> None:
+    """Refuse what would have to change a resource that the stacks don't create."""
     if bool(chosen.queue) != bool(chosen.dead_letters):
         raise ValueError(
             "an existing queue needs its dead-letter queue: give both -c queue=ARN and -c dead_letters=ARN"
         )
-    return chosen
+    if chosen.readers and (chosen.bucket or chosen.registry):
+        raise ValueError(
+            "-c readers: the stacks change no policy of an existing bucket or registry. Leave readers out, and let the "
+            "accounts read them there (docs/deploy.md)"
+        )
+    if chosen.replica and chosen.bucket:
+        raise ValueError(
+            "-c replica_bucket: the stacks change no existing bucket. Leave replica_bucket out, and replicate it there"
+        )
 
 
-def _one_of(name: str, value: str, literal: Any) -> str:
-    if value not in get_args(literal):
-        raise ValueError(f"-c {name}={value}: give one of {', '.join(get_args(literal))}")
-    return value
-
-
-def _number(name: str, value: str | None, allowed: range) -> int | None:
-    if value is None:
-        return None
-    if not value.isdecimal() or int(value) not in allowed:
-        raise ValueError(f"-c {name}={value}: give a whole number from {allowed.start} to {allowed.stop - 1}")
-    return int(value)
-
-
-def _spark(text: Callable[[str], str | None]) -> SparkSizes:
+def _spark(context: Context) -> SparkSizes:
     """Return the sizes of Spark jobs. A value that is not given has its default."""
     given: dict[str, Any] = {}
     for field in fields(SparkSizes):
         name = f"spark_{field.name}"
-        if (value := text(name)) is not None:
-            given[field.name] = value if field.name == "release" else _number(name, value, range(1, 100_000))
+        value = context.text(name) if field.name == "release" else context.number(name, range(1, 100_000))
+        if value is not None:
+            given[field.name] = value
     return SparkSizes(**given)
 
 

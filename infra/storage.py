@@ -8,6 +8,8 @@ from aws_cdk import aws_s3 as s3
 from constructs import Construct
 
 from infra.checks import accept
+from infra.replication import replicate
+from infra.sharing import may_read_tables
 from infra.stage import Stage
 
 TABLES = "tables"
@@ -38,7 +40,7 @@ class Storage(Construct):
             bucket_key_enabled=True if key else None,
             versioned=True,
             enforce_ssl=not stage.local,  # the emulator uses HTTP
-            removal_policy=stage.removal,
+            removal_policy=stage.removal_policy,
             lifecycle_rules=[
                 s3.LifecycleRule(
                     id="abandoned-uploads", abort_incomplete_multipart_upload_after=cdk.Duration.days(1), enabled=True
@@ -64,3 +66,8 @@ class Storage(Construct):
         )
         if stage.local:
             accept(bucket, {"S10": "The emulator uses HTTP"})
+        if stage.readers:
+            may_read_tables(bucket, stage.readers)
+        if stage.replica:
+            role_name = f"{stage.prefix}-replication-{cdk.Aws.REGION}"
+            replicate(self, bucket, stage.replica, role_name=role_name, bucket_name=stage.bucket_name, key=key)

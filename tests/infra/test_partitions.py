@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from infra.machines import WORKFLOWS
-from infra.partitions import check_partition, partition_of
+from infra.partitions import LACKING, check_partition, partition_of
 from tests.infra.conftest import Stacks, synthesized
 
 # The names of services as principals are the same in every partition.
@@ -41,10 +41,10 @@ def test_a_stage_of_another_partition_names_no_other(region: str, partition: str
     assert set(re.findall(r"[^\"]*amazonaws[^\"]*", text)) == PRINCIPALS, "hosts end in the suffix of the partition"
 
 
-@pytest.mark.parametrize("value", ["function_url", "tracing"])
-def test_what_a_partition_lacks_is_refused_by_name(value: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("value", sorted(LACKING["aws-cn"]))
+def test_what_a_partition_lacks_is_refused_by_name(value: str) -> None:
     with pytest.raises(ValueError, match=f"-c {value}: the partition aws-cn of cn-north-1 has no "):
-        synthesized(tmp_path, stage="local", region="cn-north-1", **{value: "true"})
+        check_partition("cn-north-1", chosen={value: True})
     check_partition("us-gov-west-1", chosen={value: True})
 
 
