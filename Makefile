@@ -86,6 +86,7 @@ bootstrap: synth ## create what the CDK itself needs in an account and region, o
 
 deploy: synth ## deploy both stacks to the account of your AWS credentials (ARGS='-c bucket=NAME')
 	@$(CDK) deploy --all --app $(CDK_OUT) --require-approval $(if $(filter local,$(STAGE)),never,broadening)
+	@$(BIN)/lancelsm doctor --aws --smoke --stage $(STAGE)
 	@echo
 	@echo "lancelsm is deployed (stage $(STAGE)). Create a table in the bucket and the registry above:"
 	@echo "  echo '{\"id\": 1, \"total\": 9.5}' > orders.jsonl"

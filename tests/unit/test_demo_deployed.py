@@ -46,6 +46,7 @@ class FakeStack:
         self.queue: list[tuple[int, Event]] = []
         self.reads_seen = 0
         self.engines: list[str] = []
+        self.requests: list[str] = []  # of merges
         self.faults: list[LsmError] = []
         self.failure: Event | None = None
 
@@ -83,10 +84,11 @@ class FakeStack:
         return {"rows": list(json_objects(table.get(key_rows(event["keys"], table=table))))}
 
     def write(self, event: Event) -> None:
-        rows = pa.ipc.open_stream(base64.b64decode(event["arrow"])).read_all()
+        op = event.get("op", "upsert")
+        rows = pa.ipc.open_stream(base64.b64decode(event["arrow"])).read_all() if "arrow" in event else event["upserts"]
         table = lancelsm.open(self.tables / event["table"])
-        if event["op"] != self.losing:
-            (table.upsert if event["op"] == "upsert" else table.delete)(rows)
+        if op != self.losing:
+            (table.upsert if op == "upsert" else table.delete)(rows)
 
     def compaction(self, event: Event) -> Event:
         return documents.flushed(flush_table(open_table(str(self.tables / event["table"]))))
@@ -94,6 +96,7 @@ class FakeStack:
     def start_execution(self, *, stateMachineArn: str, input: str) -> Event:  # noqa: A002 - boto3's name
         assert stateMachineArn == "merge"
         event = json.loads(input)
+        self.requests.append(input)
         self.engines.append(event["engine"])
         merged = merge_table(open_table(str(self.tables / event["table"])), engine="inprocess")
         output = {"engine": event["engine"], "merge": documents.merged(merged)}

@@ -15,11 +15,12 @@ if TYPE_CHECKING:
 commands = typer.Typer()
 
 
-@command(commands, "doctor", example="lancelsm doctor --aws --stage prod")
+@command(commands, "doctor", example="lancelsm doctor --aws --smoke --stage prod")
 def doctor(
     session: Session,
     uri: Annotated[str | None, typer.Argument(metavar="URI", help="The table to check.")] = None,
     aws: Annotated[bool, typer.Option("--aws", help="Check a deployment on AWS.")] = False,
+    smoke: Annotated[bool, typer.Option("--smoke", help="Also send a row through the deployment.")] = False,
     stage: Annotated[str, typer.Option(help="The stage of the deployment.")] = "dev",
 ) -> None:
     """Check a table, or with --aws a deployment. Report what is wrong and what to do; nothing is repaired.
@@ -30,6 +31,9 @@ def doctor(
     version of the base, heads and backlog, and what other tools did to the table: LanceDB, or Lance itself. Only
     `lancelsm scrub` reads the objects that these name.
 
+    With --smoke a row goes through the deployment: it is sent to the queue, read, flushed, merged and read again, in a
+    table of its own below `lancelsm-smoke`, which your credentials create and drop.
+
     As JSON: {"ok", "checks": [{"name", "ok", "found", "remedy"}]}. Exit code 4 if another tool changed the table or it
     is damaged, 1 if something else is wrong.
     """
@@ -38,9 +42,15 @@ def doctor(
 
     if uri is None and not aws:
         raise typer.BadParameter("give a table or --aws", param_hint="URI")
+    if smoke and not aws:
+        raise typer.BadParameter("a row goes through a deployment: give --aws too", param_hint="--smoke")
     foreign = False
     with session.working("Checking"):
         found = _deployment(stage) if aws else []
+        if smoke:
+            from lancelsm.demo.smoke import smoke_checks
+
+            found += smoke_checks(stage)
         if uri is not None:
             from lancelsm.stack.doctor.table_checks import OTHER_TOOLS, table_checks
 

@@ -77,8 +77,11 @@ class Stack:
             if not answer.get("left"):
                 return {"generations": made}
 
-    def merge(self, table: str, *, engine: Engine) -> Document:
+    def merge(self, table: str, *, engine: Engine, collect: bool = True) -> Document:
         """Start an execution of the merge machine, wait for it, and return its output.
+
+        Args:
+            collect: whether the machine may start a collection of the table later.
 
         Raises:
             Invalid, Unavailable: it can't be started or described.
@@ -87,7 +90,7 @@ class Stack:
         from botocore.exceptions import BotoCoreError, ClientError  # noqa: PLC0415 - optional dependency
 
         states = self._service("stepfunctions")
-        request = json.dumps({"table": table, "engine": engine})
+        request = json.dumps({"table": table, "engine": engine, **({} if collect else {"collect": "off"})})
         try:
             run = states.start_execution(stateMachineArn=self.resources.machine, input=request)["executionArn"]
             for _ in self.attempts(_MERGE_SECONDS):
