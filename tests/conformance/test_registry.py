@@ -81,6 +81,7 @@ def test_none_expects_an_absent_field_or_removes_a_field(registry):
 
 def test_values_keep_their_type_and_size(registry):
     fields = {"text": "1", "number": 1, "empty": "", "zero": 0, "big": 2**63 + 1, "low": -5, "odd": "ü\n\"'{}😀\x00"}
+    fields |= {"bytes": bytes(range(256)), "none": b""}
     registry.swap(HEAD, expect=None, change=fields)
 
     record = registry.read(HEAD)

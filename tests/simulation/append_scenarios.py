@@ -8,11 +8,15 @@ from dataclasses import replace
 import pytest
 
 from lancelsm.common.layout import Position, wal_entry
-from lancelsm.errors import Ambiguous, Corrupt, Invalid
+from lancelsm.errors import Ambiguous, Contended, Corrupt, Invalid
 from lancelsm.region.catalog import Region
+from lancelsm.region.head import Head
+from lancelsm.region.producers import IDLE_SECONDS, MOST
+from lancelsm.wal.append import append_after
 from lancelsm.wal.claim import claim
-from lancelsm.wal.entry import decode
-from tests.simulation.environment import RIVAL, Environment, collect, raised
+from lancelsm.wal.entry import Draft, decode
+from lancelsm.wal.slot import Appended
+from tests.simulation.environment import OWNER, RIVAL, Environment, collect, raised, row
 from tests.simulation.faults import Call, Fault, FaultPlan, late
 from tests.simulation.situations import orphan
 
@@ -98,7 +102,38 @@ def batches_out_of_order() -> None:
     region = environment.region("writer")
     for number in (100, 9):
         environment.write(region, number)
-    assert environment.audit().applied_sequences == {"q": "100"}
+    assert environment.audit().applied("q") == 100
+
+
+def more_producers_than_a_head_remembers() -> None:
+    """More producers append than a head remembers. One is forgotten only when none of its appends is repeated."""
+    environment = Environment()
+    region, clock = environment.region("writer"), environment.schedule.clock
+
+    def deliver(name: str, sequence: int) -> bool:
+        """Return whether the entry was appended. It was if the head did not have it yet."""
+
+        def next_draft(head: Head) -> Draft | None:
+            sequences = {name: str(sequence)}
+            return None if head.applied(name) >= sequence else replace(row(1), applied_sequences=sequences, at=at)
+
+        at = clock.now()
+        return isinstance(append_after(region, next_draft, owner=OWNER), Appended)
+
+    environment.writers[1] = OWNER
+    names = [f"producer {number}" for number in range(MOST)]
+    for number, name in enumerate(names):
+        assert deliver(name, 1000 - number)
+        clock.sleep(3600)
+    for sleeps in (0, IDLE_SECONDS - 2 * 86_400):
+        clock.sleep(sleeps)
+        with pytest.raises(Contended, match=r"can't remember 'late'.*lancelsm region forget memory://t"):
+            deliver("late", 1)
+        assert not deliver(names[0], 1000)  # nothing was forgotten
+    clock.sleep(3 * 86_400)
+    assert deliver(names[1], 2000)
+    assert deliver("late", 1)
+    assert [deliver(name, 1) for name in (*names[1:], "late")] == [False] * MOST
 
 
 def refusal_after_an_unanswered_put() -> None:

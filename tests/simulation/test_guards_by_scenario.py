@@ -181,9 +181,9 @@ GUARDS: dict[str, tuple[list[Edit], Scenario]] = {
         [without("applied sequence never decreases")],
         anywhere(append_scenarios.batches_out_of_order),
     ),
-    "sequences are compared as numbers": (
-        [without("sequences are compared as numbers")],
-        anywhere(append_scenarios.batches_out_of_order),
+    "a producer is remembered until it is idle": (
+        [without("new producer has room")],
+        anywhere(append_scenarios.more_producers_than_a_head_remembers),
     ),
     "a sealed region accepts no rows": (
         [without("sealed region takes no rows"), without("only the owner appends")],

@@ -269,7 +269,7 @@ class WholeTableActors:
 
     def _deliver(self, process: str, dice: random.Random) -> None:
         """Deliver a batch from the oldest message on that is not deleted. Other batches share some of its messages."""
-        done = int(self.table_env.region(process, faulty=True).head().applied_sequences.get("queue", "0"))
+        done = self.table_env.region(process, faulty=True).head().applied("queue")
         first = max(0, min(done, len(self.messages) - 1) - dice.choice([0, 0, 1, 3]))
         batch = self.messages[first : first + dice.randrange(1, 4)]
         sequences = tuple(sequence for sequence, _ in batch)

@@ -157,14 +157,19 @@ class WholeTableEnv(TableEnv):
         calls: list[float] = []
 
         def next_draft(head: Head) -> Draft | None:
-            applied = int(head.applied_sequences.get(QUEUE, "0"))
+            applied = head.applied(QUEUE)
             sent[:] = [message for message in messages if message[0] > applied]
             if not sent:
                 return None
             numbers = {key: 1_000_000 + sequence for sequence, key in sent}
             self._start([number for number in numbers.values() if number not in self.environment.writers], OWNER)
             calls.append(self.tick())
-            return _drafted(numbers, dict.fromkeys(numbers, True), applied_sequences={QUEUE: str(sent[-1][0])})
+            return _drafted(
+                numbers,
+                dict.fromkeys(numbers, True),
+                applied_sequences={QUEUE: str(sent[-1][0])},
+                at=region.context.clock.now(),
+            )
 
         append_after(region, next_draft, owner=OWNER)
 
@@ -366,10 +371,14 @@ def _pairs(numbers: Content, changes: Mapping[int, bool]) -> dict[int, int | Non
 
 
 def _drafted(
-    numbers: Content, changes: Mapping[int, bool], *, applied_sequences: Mapping[str, str] | None = None
+    numbers: Content,
+    changes: Mapping[int, bool],
+    *,
+    applied_sequences: Mapping[str, str] | None = None,
+    at: float | None = None,
 ) -> Draft:
     columns = [list(numbers), list(numbers.values()), [not changes[key] for key in numbers]]
-    return draft(pa.table(columns, schema=ROWS.stored), applied_sequences=applied_sequences)
+    return draft(pa.table(columns, schema=ROWS.stored), applied_sequences=applied_sequences, at=at)
 
 
 def _rows(content: Content) -> pa.Table:

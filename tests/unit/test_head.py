@@ -11,6 +11,7 @@ from lancelsm.common.setsum import Setsum
 from lancelsm.errors import Corrupt, Invalid
 from lancelsm.region import head as heads
 from lancelsm.region.head import Head, LogTotals, RegionState, Summary
+from lancelsm.region.producers import Producer, producer_id
 from lancelsm.region.since import Since
 from lancelsm.registry import NEVER_DECREASE, apply_swap
 
@@ -23,7 +24,7 @@ HEAD = Head(
     entry_setsum=Setsum.of([b"x"]),
     wal_rows=100,
     wal_bytes=1000,
-    applied_sequences={"q": "9"},
+    producers={producer_id("q"): Producer(9, 1)},
     nonce=Nonce("01" * 16),
     first_position=Position(3),
     manifest_version=Version(6),
@@ -39,6 +40,7 @@ HEAD = Head(
     compacted="1-2 4-4",
     log_since="8 80",
     merge_since="4 70",
+    format=heads.FORMAT,
 )
 NOW = 123.4
 
@@ -51,6 +53,7 @@ def summary(position, *, epoch=4, rows=7, applied_sequences=None):
         bytes=70,
         entry_setsum=Setsum.of([str(position).encode()]),
         applied_sequences=applied_sequences or {},
+        at=NOW,
     )
 
 
@@ -64,9 +67,9 @@ def applied(swap, head=HEAD):
 def test_a_head_is_decoded_from_its_record_which_is_small_and_flat():
     record = heads.to_record(HEAD)
     assert heads.from_record(record) == HEAD
-    names = {"source" if field.name == "applied_sequences" else field.name for field in fields(Head)}
+    names = {"source" if field.name == "producers" else field.name for field in fields(Head)}
     assert set(record) == names
-    assert all(type(value) in (str, int) for value in record.values())
+    assert all(type(value) in (str, int, bytes) for value in record.values())
     assert sum(len(name) + len(str(value)) for name, value in record.items()) < 1024
 
 
@@ -88,8 +91,8 @@ def test_a_compacted_generation_counts_once_as_pending(compacted, merged, pendin
 
 
 def test_a_head_of_a_newer_format_is_invalid():
-    with pytest.raises(Invalid, match=r"format 3, this release reads up to 2.*newer lancelsm"):
-        heads.from_record({**heads.to_record(HEAD), "format": 3})
+    with pytest.raises(Invalid, match=r"format 4, this release reads up to 3.*newer lancelsm"):
+        heads.from_record({**heads.to_record(HEAD), "format": 4})
 
 
 @pytest.mark.parametrize(
@@ -104,6 +107,7 @@ def test_a_head_of_a_newer_format_is_invalid():
         {"source": "{"},
         {"source": "[]"},
         {"source": '{"queue": 7}'},
+        {"source": b"too short"},
         {"epoch": "4"},
         {"epoch": -1},
         {"manifest_version": True},
@@ -153,14 +157,10 @@ def test_the_applied_sequence_of_a_queue_is_the_highest_one():
         summary(11, applied_sequences={"q": "8"}),
         summary(12, applied_sequences={"other": "0001"}),
     ]
-    assert applied(heads.appended(HEAD, entries, nonce=NONCE, at=NOW)).applied_sequences == {"q": "10", "other": "0001"}
-
-
-def test_a_head_remembers_four_queues_and_forgets_the_one_with_the_lowest_sequence():
-    full = replace(HEAD, applied_sequences={"a": "7", "b": "30", "c": "200", "d": "9"})
-    entries = [summary(10, applied_sequences={"e": "5"}), summary(11, applied_sequences={"b": "31"})]
-    remembered = applied(heads.appended(full, entries, nonce=NONCE, at=NOW), full).applied_sequences
-    assert remembered == {"b": "31", "c": "200", "d": "9", "e": "5"}
+    assert applied(heads.appended(HEAD, entries, nonce=NONCE, at=NOW)).producers == {
+        producer_id("q"): Producer(10, 1),
+        producer_id("other"): Producer(1, 1),
+    }
 
 
 def test_a_head_is_dirty_since_the_first_unmerged_append():
@@ -326,6 +326,10 @@ def test_a_head_is_created_only_if_it_does_not_exist():
 def test_totals_of_a_log_add_up_entry_by_entry():
     entries = [summary(1, epoch=1, applied_sequences={"q": "2"}), summary(2, epoch=3, applied_sequences={"q": "1"})]
     assert LogTotals().after(entries) == LogTotals(
-        entry_setsum=Setsum.of([b"1", b"2"]), wal_rows=14, wal_bytes=140, applied_sequences={"q": "2"}, epoch=Epoch(3)
+        entry_setsum=Setsum.of([b"1", b"2"]),
+        wal_rows=14,
+        wal_bytes=140,
+        producers={producer_id("q"): Producer(2, 1)},
+        epoch=Epoch(3),
     )
     assert LogTotals().after(entries) == LogTotals().after(entries[:1]).after(entries[1:])

@@ -16,6 +16,7 @@ from lancelsm.region import manifest_codec
 from lancelsm.region.head import LogTotals
 from lancelsm.region.manifest import FlushedGeneration, FlushedRange, Manifest, Superseded
 from lancelsm.region.manifest_invariants import violations
+from lancelsm.region.producers import Producer, producer_id
 
 REGION = RegionId("d00cc65e-1b58-41a4-a929-5096334c8657")
 FIRST = Manifest(region=REGION, spec_id=1, values=(("bucket", b"\3\0\0\0"),), version=Version(1), epoch=Epoch(1))
@@ -39,7 +40,7 @@ def totals(through):
         entry_setsum=sums(1, through),
         wal_rows=through,
         wal_bytes=10 * through,
-        applied_sequences={"q": str(through)},
+        producers={producer_id("q"): Producer(through, 1)},
         epoch=1,
     )
 
@@ -75,7 +76,7 @@ def test_a_flush_moves_the_replay_point_to_its_last_entry():
         entry_setsum=sums(1, 4),
         wal_rows=4,
         wal_bytes=40,
-        applied_sequences={"q": "4"},
+        producers={producer_id("q"): Producer(4, 1)},
         replay_epoch=Epoch(1),
     )
     assert expected == SECOND
@@ -338,7 +339,7 @@ FULL = replace(
     collected_rows=Setsum.of([b"rows"]),
     last_seen=Position(20),
     compactions=2,
-    applied_sequences={"a": "1", "b": "2"},
+    producers={producer_id("a"): Producer(1, 7), producer_id("b"): Producer(2)},
     values=(("a", b""), ("b", b"\0\xff")),
 )
 
@@ -358,8 +359,8 @@ def test_every_field_is_encoded():
             assert manifest_codec.decode(manifest_codec.encode(changed), key="k") == changed, field.name
 
 
-def test_equal_manifests_have_equal_bytes_in_any_order_of_applied_sequences():
-    turned = replace(FULL, applied_sequences={"b": "2", "a": "1"})
+def test_equal_manifests_have_equal_bytes_in_any_order_of_producers():
+    turned = replace(FULL, producers=dict(reversed(FULL.producers.items())))
     assert manifest_codec.encode(turned) == manifest_codec.encode(FULL)
 
 

@@ -86,7 +86,7 @@ def deliver(location: Path, queue: str, value: int) -> None:
     rows = upserts([{"id": key, "v": value} for key in KEYS], schema=target.schema)
     writers = RegionWriters(target, owner=target.owner)
     for part in route(rows, target.regions):
-        encoded = draft(part.rows, applied_sequences={queue: str(10**19 + value)})
+        encoded = draft(part.rows, applied_sequences={queue: str(10**19 + value)}, at=1.0)
         writers.of(part.values).append_after(lambda _, encoded=encoded: encoded)
 
 

@@ -221,7 +221,7 @@ def _check_registry(handle: TableHandle) -> None:
     record = context.registry.read(table_key(context.table))
     if record is not None and record.get("uri") != context.uri:  # guard: records of the source stay
         raise Invalid(
-            f"the registry {handle.config.registry} has the records of this table at {record.get('uri')}",
+            f"the registry {handle.config.registry} has the records of this table at {record.get('uri')!r}",
             remedy="Give another registry, such as --registry object, or drop that table first",
             table=context.uri,
             field="registry",

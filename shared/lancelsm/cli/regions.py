@@ -1,4 +1,4 @@
-"""The commands `region list|claim|seal|adopt` and `registry rebuild`."""
+"""The commands `region list|claim|seal|forget|adopt` and `registry rebuild`."""
 
 from __future__ import annotations
 
@@ -71,6 +71,32 @@ def seal(
             raise typer.BadParameter("needed to seal all regions permanently; or give --region", param_hint="--yes")
         typer.confirm(f"Seal all regions of {handle.context.uri} permanently?", abort=True, err=True)
     show_regions(session, handle, [(one, seal_region(one)) for one in resolve_regions(handle, region)])
+
+
+@command(group, "forget", example="lancelsm region forget orders nightly-job")
+def forget(
+    session: Session,
+    uri: Uri,
+    producer: Annotated[
+        str, typer.Argument(metavar="PRODUCER", help="A name, or the id that `inspect manifest` shows.")
+    ],
+    region: Region = None,
+) -> None:
+    """Make regions forget a producer that appends no more, so that there is room for another one.
+
+    A region remembers 16 producers: queues, jobs and sources whose rows it takes exactly once. It forgets one by itself
+    30 days after its last append. If the producer repeats an append after this command, its rows are written twice.
+    As JSON: like `region list`.
+    """
+    from lancelsm.wal.forget import forget_producer
+
+    handle = session.handle(uri)
+    target = handle.target()
+    show_regions(
+        session,
+        handle,
+        [(one, forget_producer(one, producer, target)) for one in resolve_regions(handle, region)],
+    )
 
 
 @command(group, "adopt", example="lancelsm region adopt vectors.lance")

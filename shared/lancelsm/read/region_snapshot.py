@@ -27,6 +27,7 @@ from lancelsm.region import manifest_codec
 from lancelsm.region.catalog import Region, TableContext, catalog_record, region_from_record
 from lancelsm.region.head import Head
 from lancelsm.region.manifest import Manifest
+from lancelsm.registry import bytes_to_json, check_record
 from lancelsm.routing.spec import RegionSpec
 from lancelsm.routing.value import arrow_type
 from lancelsm.wal.replay import LogCollected, stream_tail
@@ -110,7 +111,7 @@ def snapshot_rows(regions: Sequence[RegionAt], base: BaseTable, spec: RegionSpec
             f"{_FIELD}{name}": _column([dict(one.region.values).get(name) for one in regions], kind)
             for name, kind in kinds.items()
         },
-        _HEAD: pa.array([json.dumps(heads.to_record(one.head)) for one in regions], pa.string()),
+        _HEAD: pa.array([json.dumps(heads.to_record(one.head), default=bytes_to_json) for one in regions], pa.string()),
         _MANIFEST: pa.array([manifest_codec.encode(one) for one in pending], pa.binary()),
         _CATALOG: pa.array([json.dumps(catalog_record(one.region)) for one in regions], pa.string()),
     }
@@ -121,7 +122,7 @@ def _decoded(context: TableContext, row: dict[str, Any]) -> RegionAt:
     name = RegionId(row[_SHARD])
     return RegionAt(
         region=region_from_record(context, name, parse_json(row[_CATALOG])),
-        head=heads.from_record(parse_json(row[_HEAD])),
+        head=heads.from_record(check_record(parse_json(row[_HEAD]))),
         manifest=manifest_codec.decode(row[_MANIFEST], key=name),
     )
 

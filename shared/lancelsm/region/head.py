@@ -7,7 +7,6 @@ was read to the swap to try.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
@@ -16,23 +15,24 @@ from itertools import takewhile
 from typing import Any
 
 from lancelsm.common.formats import check_format
-from lancelsm.common.json_text import parse_json
 from lancelsm.common.layout import Epoch, Generation, Nonce, Position, Version
 from lancelsm.common.setsum import Setsum
 from lancelsm.errors import Corrupt, Invalid
+from lancelsm.region import producers as remembered
+from lancelsm.region.producers import Producers
 from lancelsm.region.since import Since
 from lancelsm.registry import Fields, Record, Value, number, text
 
-FORMAT = 2
+FORMAT = 3  # of a head with producers: earlier releases would forget their times
+_WITHOUT_PRODUCERS = 2
 NO_OWNER = ""  # the owner of a sealed region
 _NO_EPOCH = Epoch(0)
 _OWNER_MAX_LENGTH = 100
-_MAX_QUEUES = 4
 _NOTE_DIGITS = 10
 SINCE_UNKNOWN = "0"
 
 _TEXT_FIELDS = frozenset(
-    {"owner", "nonce", "manifest_key", "manifest_nonce", "status", "entry_setsum", "source"}
+    {"owner", "nonce", "manifest_key", "manifest_nonce", "status", "entry_setsum"}
     | {"dirty", "stopped", "waiting", "compacted", "log_since", "merge_since"}
 )
 # absent from the record if they are empty
@@ -65,7 +65,8 @@ class Summary:
     rows: int
     bytes: int
     entry_setsum: Setsum
-    applied_sequences: Mapping[str, str] = field(default_factory=dict)  # queue id -> highest sequence number
+    applied_sequences: Mapping[str, str] = field(default_factory=dict)  # name of a producer -> its highest sequence
+    at: float | None = None  # when the rows were drafted, in Unix seconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,31 +76,18 @@ class LogTotals:
     entry_setsum: Setsum = field(default_factory=Setsum)
     wal_rows: int = 0
     wal_bytes: int = 0
-    applied_sequences: Mapping[str, str] = field(default_factory=dict)
+    producers: Producers = field(default_factory=dict)
     epoch: Epoch = _NO_EPOCH
 
     def after(self, entries: Iterable[Summary]) -> LogTotals:
-        """Return the totals after these further entries, in order.
-
-        At most four queues are recorded. A fifth replaces the one with the lowest sequence number: a queue that is
-        created again counts from higher numbers, so the lowest one belongs to a deleted queue.
-        """
+        """Return the totals after these further entries, in order."""
         totals = self
         for entry in entries:
-            applied = dict(totals.applied_sequences)
-            for queue, sequence in entry.applied_sequences.items():
-                applied[queue] = max(
-                    applied.get(queue, sequence),  # guard: applied sequence never decreases
-                    sequence,
-                    key=int,  # guard: sequences are compared as numbers
-                )
-            for _ in range(len(applied) - _MAX_QUEUES):
-                del applied[min(applied.keys() - entry.applied_sequences.keys(), key=lambda queue: int(applied[queue]))]
             totals = LogTotals(
                 entry_setsum=totals.entry_setsum + entry.entry_setsum,
                 wal_rows=totals.wal_rows + entry.rows,
                 wal_bytes=totals.wal_bytes + entry.bytes,
-                applied_sequences=applied,
+                producers=remembered.after(totals.producers, entry.applied_sequences, entry.at),
                 epoch=entry.epoch,
             )
         return totals
@@ -110,9 +98,10 @@ class Head:
     """A head as it was read.
 
     Log half: `next_position` is the first uncommitted position; `entry_setsum`, `wal_rows` and `wal_bytes` are sums
-    over all entries ever committed; `applied_sequences` has the highest applied sequence number of each queue; `nonce`
-    is the nonce of the last committer. Manifest half: `first_position` is the floor, below which WAL objects may be
-    gone; `manifest_key` names the staged manifest; `manifest_epoch` < `epoch` means that a claim is unfinished.
+    over all entries ever committed; `producers` has the highest applied sequence of each producer and the time of its
+    last append (`region.producers`); `nonce` is the nonce of the last committer. Manifest half: `first_position` is the
+    floor, below which WAL objects may be gone; `manifest_key` names the staged manifest; `manifest_epoch` < `epoch`
+    means that a claim is unfinished.
     Advisory: `merged` is the newest generation that mergers have reported as merged; `dirty` is the time (Unix seconds
     as text) since which the base has lagged, empty if it does not lag; `stopped` says why the region takes no rows for
     now (`region.drift`), empty if it takes rows; `waiting` is the note of a writer that waits for its turn
@@ -128,7 +117,7 @@ class Head:
     entry_setsum: Setsum
     wal_rows: int
     wal_bytes: int
-    applied_sequences: Mapping[str, str]
+    producers: Producers
     nonce: Nonce
     first_position: Position
     manifest_version: Version
@@ -144,7 +133,7 @@ class Head:
     compacted: str = ""
     log_since: str = ""
     merge_since: str = ""
-    format: int = FORMAT
+    format: int = _WITHOUT_PRODUCERS
 
     @property
     def totals(self) -> LogTotals:
@@ -153,7 +142,7 @@ class Head:
             entry_setsum=self.entry_setsum,
             wal_rows=self.wal_rows,
             wal_bytes=self.wal_bytes,
-            applied_sequences=self.applied_sequences,
+            producers=self.producers,
             epoch=self.epoch,
         )
 
@@ -162,9 +151,10 @@ class Head:
         """The number in the note of a waiting writer; 0 without a note."""
         return int(self.waiting) if self.waiting.isdecimal() and len(self.waiting) < _NOTE_DIGITS else 0
 
-    def applied(self, queue: str) -> int:
-        """Return the highest sequence number of a queue that is in the log; 0 if the log has no rows from it."""
-        return int(self.applied_sequences.get(queue, 0))
+    def applied(self, producer: str) -> int:
+        """Return the highest sequence of a producer that is in the log; 0 if the head remembers none."""
+        found = self.producers.get(remembered.producer_id(producer))
+        return 0 if found is None else found.sequence
 
     @property
     def pending_generations(self) -> int:
@@ -193,20 +183,16 @@ def from_record(record: Record) -> Head:
     if isinstance(stored_format, int):
         check_format(stored_format, newest=FORMAT, what="head", field="format")
     try:
-        values = {f.name: _value({**_EMPTY, **record}, _stored_name(f.name)) for f in fields(Head)}
+        values = {f.name: _value({**_EMPTY, **record}, f.name) for f in fields(Head) if f.name != "producers"}
         values["status"] = RegionState(str(record["status"]))
         values["entry_setsum"] = Setsum.from_hex(str(record["entry_setsum"]))
-        values["applied_sequences"] = _sequences(str(record["source"]))
-    except (ValueError, Corrupt) as error:  # `Setsum.from_hex` raises Corrupt
+        values["producers"] = remembered.from_value(record["source"])
+    except (KeyError, ValueError, Corrupt) as error:  # `Setsum.from_hex` raises Corrupt
         raise Corrupt(
             f"the head's record is unreadable: {error!r}",
             remedy="Run `lancelsm registry rebuild` with all writers stopped",
         ) from error
     return Head(**values)
-
-
-def _stored_name(field: str) -> str:
-    return "source" if field == "applied_sequences" else field
 
 
 def _value(record: Record, name: str) -> Any:
@@ -217,21 +203,13 @@ def _value(record: Record, name: str) -> Any:
     )
 
 
-def _sequences(document: str) -> dict[str, str]:
-    sequences = parse_json(document)
-    if not isinstance(sequences, dict) or not all(
-        isinstance(one, str) and one.isdecimal() for one in sequences.values()
-    ):
-        raise ValueError(f"source is {document!r}")
-    return sequences
-
-
 def to_record(head: Head) -> dict[str, Value]:
-    """Encode a head. Each field of the record is short text or a number."""
-    record: dict[str, Value] = {_stored_name(f.name): getattr(head, f.name) for f in fields(Head)}
+    """Encode a head. Each field of the record is short text or a number; producers are bytes."""
+    record: dict[str, Value] = {f.name: getattr(head, f.name) for f in fields(Head) if f.name != "producers"}
     record["status"] = head.status.value
     record["entry_setsum"] = head.entry_setsum.hex()
-    record["source"] = _sequences_text(head.applied_sequences)
+    record["source"] = remembered.to_value(head.producers)
+    record["format"] = FORMAT if head.producers else head.format
     for name in _OPTIONAL_FIELDS:  # a sparse index lists the records that have the field `dirty`
         if not record[name]:
             del record[name]
@@ -272,11 +250,12 @@ def appended(head: Head, entries: Sequence[Summary], *, nonce: Nonce, at: float,
             "entry_setsum": totals.entry_setsum.hex(),
             "wal_rows": totals.wal_rows,
             "wal_bytes": totals.wal_bytes,
-            "source": _sequences_text(totals.applied_sequences),
+            "source": remembered.to_value(totals.producers),
             "nonce": nonce,
             "dirty": head.dirty or str(int(at)),  # always written: a concurrent `cleaned` may have removed it
             **_log_begins(head, entries, at),
             **({"waiting": None} if removes_note else {}),
+            **({"format": FORMAT} if totals.producers and head.format != FORMAT else {}),
         },
     )
 
@@ -403,7 +382,3 @@ def cleaned(head: Head, through: Generation) -> Swap:
     """Record that the base has all rows that this head shows, through this generation. Advisory, as in `merged`."""
     expect = {"next_position": head.next_position, "manifest_version": head.manifest_version, "merged": head.merged}
     return Swap(expect=expect, change={"dirty": None, "merged": max(head.merged, through)})
-
-
-def _sequences_text(sequences: Mapping[str, str]) -> str:
-    return json.dumps(dict(sequences), sort_keys=True, separators=(",", ":"))

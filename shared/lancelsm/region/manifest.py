@@ -6,7 +6,7 @@ always holds, and `manifest_codec` has the bytes.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -20,6 +20,7 @@ from lancelsm.common.layout import (
 from lancelsm.common.setsum import Setsum
 from lancelsm.errors import Contended
 from lancelsm.region.head import LogTotals
+from lancelsm.region.producers import Producers
 
 if TYPE_CHECKING:
     from lancelsm.record.key_bounds import Bounds
@@ -108,7 +109,7 @@ class Manifest:
     """One version of the manifest of a region.
 
     `replay_after`, the replay point, is the last position that is in a generation (0: there is no generation); the
-    entries after it are the tail. `entry_setsum`, `wal_rows`, `wal_bytes` and `applied_sequences` are the values of the
+    entries after it are the tail. `entry_setsum`, `wal_rows`, `wal_bytes` and `producers` are the values of the
     head at that position, so head - manifest = tail. `collected_*` are the sums of the generations that were collected,
     so listed + collected = total. `collector_committed` is the time in Unix seconds at which the newest collection
     round was committed. `compactions` is the number of compactions of generations that were ever committed.
@@ -127,7 +128,7 @@ class Manifest:
     entry_setsum: Setsum = field(default_factory=Setsum)
     wal_rows: int = 0
     wal_bytes: int = 0
-    applied_sequences: Mapping[str, str] = field(default_factory=dict)
+    producers: Producers = field(default_factory=dict)
     replay_epoch: Epoch = _NO_EPOCH  # the epoch of the entry at the replay point
     collected_entries: Setsum = field(default_factory=Setsum)
     collected_rows: Setsum = field(default_factory=Setsum)
@@ -147,7 +148,7 @@ class Manifest:
             entry_setsum=self.entry_setsum,
             wal_rows=self.wal_rows,
             wal_bytes=self.wal_bytes,
-            applied_sequences=self.applied_sequences,
+            producers=self.producers,
             epoch=self.replay_epoch,
         )
 
@@ -208,7 +209,7 @@ def flushed(
         entry_setsum=at_end.entry_setsum,
         wal_rows=at_end.wal_rows,
         wal_bytes=at_end.wal_bytes,
-        applied_sequences=at_end.applied_sequences,
+        producers=at_end.producers,
         replay_epoch=at_end.epoch,
         index_number=index_number,
     )

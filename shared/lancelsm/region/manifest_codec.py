@@ -14,6 +14,7 @@ from lancelsm.common.layout import Epoch, Generation, Position, RegionId, Versio
 from lancelsm.common.setsum import Setsum
 from lancelsm.errors import Corrupt
 from lancelsm.region.manifest import FlushedGeneration, FlushedRange, GenerationIndexes, GenerationKeys, Manifest
+from lancelsm.region.producers import Producer, Producers, from_sequences
 
 if TYPE_CHECKING:  # an append reads no manifest, and protobuf is slow to load
     from lancelsm.generated.lancelsm.v1 import manifest_pb2 as pb
@@ -42,7 +43,8 @@ def encode(manifest: Manifest) -> bytes:
         entry_setsum=manifest.entry_setsum.digest(),
         wal_rows=manifest.wal_rows,
         wal_bytes=manifest.wal_bytes,
-        source=dict(manifest.applied_sequences),
+        source={one: str(producer.sequence) for one, producer in manifest.producers.items()},
+        source_days={one: producer.day for one, producer in manifest.producers.items()},
         collected_entries=manifest.collected_entries.digest(),
         collected_rows=manifest.collected_rows.digest(),
         collector_round=manifest.collector_round,
@@ -117,7 +119,7 @@ def _manifest_value(message: pb.Manifest) -> Manifest:
         entry_setsum=_sum(message.entry_setsum),
         wal_rows=message.wal_rows,
         wal_bytes=message.wal_bytes,
-        applied_sequences=dict(message.source),
+        producers=_producers(message),
         collected_entries=_sum(message.collected_entries),
         collected_rows=_sum(message.collected_rows),
         collector_round=message.collector_round,
@@ -129,6 +131,13 @@ def _manifest_value(message: pb.Manifest) -> Manifest:
         foreign=message.foreign,
         compactions=message.compactions,
     )
+
+
+def _producers(message: pb.Manifest) -> Producers:
+    days = message.source_days
+    named = {name: sequence for name, sequence in message.source.items() if name not in days}
+    known = {one: Producer(int(message.source[one]), days[one]) for one in message.source if one in days}
+    return {**from_sequences(named), **known}
 
 
 def _generation_message(g: FlushedGeneration) -> pb.FlushedGeneration:

@@ -6,6 +6,7 @@ fields are not touched, so two swaps on different fields of one record do not co
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol, cast
@@ -13,11 +14,12 @@ from typing import Protocol, cast
 from lancelsm.common.layout import Key
 from lancelsm.errors import Corrupt
 
-Value = str | int
+Value = str | int | bytes
 Record = Mapping[str, Value]
 Fields = Mapping[str, Value | None]  # None: the field is absent
 
 _MAX_NUMBER = 2**63 - 1  # in a record
+_BYTES = "base64"  # the name in the JSON form of bytes
 
 NEVER_DECREASE = ("epoch", "next_position", "first_position", "manifest_version", "current_generation")
 
@@ -105,7 +107,7 @@ def apply_swap(key: Key, record: Record | None, *, expect: Fields | None, change
         old, new = record.get(field), change.get(field, record.get(field))
         if isinstance(old, int) and (not isinstance(new, int) or new < old):  # guard: floor never decreases
             raise Corrupt(
-                f"{field} would decrease from {old} to {new}",
+                f"{field} would decrease from {old} to {new!r}",
                 remedy="The registry is older than its table: run `lancelsm registry rebuild` with all writers stopped",
                 record=f"{key.partition}/{key.sort}",
                 field=field,
@@ -129,10 +131,24 @@ def check_record(fields: object) -> Record:
     """Return the decoded fields if they are a record; raise `TypeError` if not."""
     if not isinstance(fields, dict):
         raise TypeError(f"a {type(fields).__name__} is not a record")
-    for field, value in fields.items():
-        if not isinstance(value, str | int):
+    record = {field: _from_json(value) for field, value in fields.items()}
+    for field, value in record.items():
+        if not isinstance(value, str | int | bytes):
             raise TypeError(f"{field} is {value!r}")
-    return cast("Record", fields)
+    return cast("Record", record)
+
+
+def bytes_to_json(value: object) -> dict[str, str]:
+    """Return the JSON form of a field of bytes, for the `default` of `json.dumps`."""
+    if not isinstance(value, bytes):
+        raise TypeError(f"a {type(value).__name__} is not a value of a record")
+    return {_BYTES: base64.b64encode(value).decode()}
+
+
+def _from_json(value: object) -> object:
+    if isinstance(value, dict) and isinstance(value.get(_BYTES), str) and len(value) == 1:
+        return base64.b64decode(value[_BYTES], validate=True)
+    return value
 
 
 def number(record: Record, field: str, *, least: int = 0) -> int:

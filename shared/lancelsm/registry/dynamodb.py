@@ -268,7 +268,9 @@ def _update(expect: Fields | None, change: Fields) -> dict[str, Any]:
     return expression.request(" ".join(clauses))
 
 
-def _attribute(value: Value) -> dict[str, str]:
+def _attribute(value: Value) -> dict[str, str | bytes]:
+    if isinstance(value, bytes):
+        return {"B": value}
     return {"N": str(int(value))} if isinstance(value, int) else {"S": str(value)}
 
 
@@ -283,11 +285,13 @@ def _value(key: Key, field: str, attribute: dict[str, Any]) -> Value:
             return str(value)
         if kind == "N":
             return int(value)
+        if kind == "B":
+            return bytes(value)
     except ValueError:
         pass
     raise Corrupt(
         f"the field has the value {value!r} of type {kind}, which lancelsm never writes",
-        remedy="Restore the value of the field: text or a whole number",
+        remedy="Restore the value of the field: text, a whole number or bytes",
         record=f"{key.partition}/{key.sort}",
         field=field,
     )

@@ -29,6 +29,7 @@ from lancelsm.registry import (
     SwapLost,
     SwapUnknown,
     apply_swap,
+    bytes_to_json,
     check_record,
     matches,
     number,
@@ -51,7 +52,7 @@ class _Stored:
 
     def encoded(self) -> bytes:
         document = {"format": FORMAT, "version": self.version, "nonce": self.nonce, "fields": self.record}
-        return json.dumps(document, separators=(",", ":")).encode()
+        return json.dumps(document, separators=(",", ":"), default=bytes_to_json).encode()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

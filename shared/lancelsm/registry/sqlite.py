@@ -30,6 +30,7 @@ from lancelsm.registry import (
     SwapLost,
     SwapUnknown,
     apply_swap,
+    bytes_to_json,
     check_record,
     matches,
     repair_remedy,
@@ -118,7 +119,7 @@ class SqliteRegistry:
         def write(connection: sqlite3.Connection, old: Record | None) -> Record | None:
             new = apply_swap(key, old, expect=expect, change=change)
             if new is not None:
-                connection.execute(_WRITE, (key.partition, key.sort, json.dumps(new)))
+                connection.execute(_WRITE, (key.partition, key.sort, json.dumps(new, default=bytes_to_json)))
             return new
 
         return self._transaction(key, write)

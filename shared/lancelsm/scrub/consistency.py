@@ -49,10 +49,9 @@ def tail_problems(head: Head, manifest: Manifest, entries: Sequence[Summary]) ->
         for name in ("wal_rows", "wal_bytes")
         if getattr(head, name) != getattr(counted, name)
     ]
-    if dict(head.applied_sequences) != dict(counted.applied_sequences):
-        found.append(
-            f"source is {dict(head.applied_sequences)}, but {dict(counted.applied_sequences)} by manifest and log"
-        )
+    if head.producers != counted.producers:
+        shown = [{one: (p.sequence, p.day) for one, p in each.producers.items()} for each in (head, counted)]
+        found.append(f"source is {shown[0]}, but {shown[1]} by manifest and log")
     return found
 
 

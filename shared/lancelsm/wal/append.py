@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from lancelsm.errors import Contended
+from lancelsm.region import producers
 from lancelsm.region.catalog import Region, check_not_stopped, check_writable
 from lancelsm.region.head import Head
 from lancelsm.wal.claim import finish_claim
@@ -60,7 +62,8 @@ def append_after(
     Returns:
         The same as `append`, or the head for which there was nothing to append.
 
-    Raises: the same errors as `append`.
+    Raises: the same errors as `append`, and `Contended` before anything is written if the draft is of a producer that
+    the region has no room for (`region.producers`).
     """
     budget = region.context.budget()
     head = held or region.head()
@@ -81,8 +84,23 @@ def append_after(
                 again = draft if draft.next_position > head.next_position else None
                 head = draft
                 continue
+            _check_room(region, draft, head)  # guard: new producer has room
             outcome = try_slot(region, draft, head, budget=budget, removes_note=removes_note or waiter.noted)
             if isinstance(outcome, Appended):
                 return outcome
             head, again = outcome, waiter.head_after_loss(outcome)
     raise contended(region, head.next_position)
+
+
+def _check_room(region: Region, draft: Draft, head: Head) -> None:
+    """Raise `Contended` if the head can't remember the producer of a draft without forgetting one too early."""
+    for name, sequence in draft.applied_sequences.items():
+        if sequence != producers.FORGET and not producers.has_room(head.producers, name, draft.at):
+            idle = producers.longest_idle(head.producers)
+            raise Contended(
+                f"{producers.MOST} producers append to the region, so that it can't remember {name!r}; "
+                f"the one that is idle for longest is {producers.described(head.producers, idle)}",
+                remedy=f"Nothing was written. If a producer appends no more: lancelsm region forget "
+                f"{region.context.uri} {idle} --region {region.id}",
+                **region.where,
+            )

@@ -96,7 +96,7 @@ def derived_head(
         entry_setsum=totals.entry_setsum,
         wal_rows=totals.wal_rows,
         wal_bytes=totals.wal_bytes,
-        applied_sequences=totals.applied_sequences,
+        producers=totals.producers,
         nonce=nonce(),
         first_position=manifest.first_position,
         manifest_version=manifest.version,

@@ -65,7 +65,7 @@ class Draft:
     rows: int
     row_setsum: Setsum
     unused: list[memoryview] = field(default_factory=list)
-    applied_sequences: Mapping[str, str] = field(default_factory=dict)  # at most one queue and its highest sequence
+    applied_sequences: Mapping[str, str] = field(default_factory=dict)  # at most one producer and its sequence
     at: float | None = None
     fence: bool = False
 
@@ -129,8 +129,8 @@ def draft(
     """Encode rows in stored form (see `record.normalize`) for an entry. Chunks are kept as they are, uncompressed.
 
     Args:
-        applied_sequences: the queue that the rows came from, and their highest sequence number in it.
-        at: the current time in Unix seconds; a change stream can start at a time.
+        applied_sequences: the producer that the rows came from, and their highest sequence in it.
+        at: the current time in Unix seconds; needed for a producer, and a change stream can start at a time.
         sum_of_rows: `row_setsum(rows)`, if the caller knows it: the sum takes longer than all the rest.
     """
     plain = rows.replace_schema_metadata(None)
@@ -192,6 +192,7 @@ def encode(draft: Draft, *, position: Position, epoch: Epoch, nonce: Nonce) -> E
         bytes=len(body),
         entry_setsum=entry_setsum,
         applied_sequences=draft.applied_sequences,
+        at=None if draft.at is None else float(own_metadata[_TIME]),
     )
     return Encoded(nonce=nonce, body=body, summary=summary)
 
@@ -209,6 +210,7 @@ def decode(body: bytes, *, position: Position, key: str) -> Entry:
             metadata = _metadata(reader.schema)
             rows = sum(batch.num_rows for batch in reader)
         epoch = Epoch(int(metadata[_EPOCH]))
+        at = float(metadata[_TIME]) if _TIME in metadata else None
         declared = metadata.get(_ENTRY_SETSUM)
         begin = _schema_message_size(memoryview(body))
         message, payload = bytes(memoryview(body)[:begin]), memoryview(body)[begin:]
@@ -227,12 +229,13 @@ def decode(body: bytes, *, position: Position, key: str) -> Entry:
                 applied_sequences={metadata[_QUEUE].decode(): metadata[_SEQUENCE].decode()}
                 if _QUEUE in metadata
                 else {},
+                at=at,
             ),
             nonce=Nonce(metadata[_NONCE].decode()) if _NONCE in metadata else None,
             fence=metadata.get(_FENCE) == b"true",
             sound=declared is not None and declared.decode() == entry_setsum.hex(),
             row_setsum=Setsum.from_hex(summed.decode()) if summed else None,
-            at=float(metadata[_TIME]) if _TIME in metadata else None,
+            at=at,
             body=body,
             lance_generation=int(metadata[_GENERATION]) if _GENERATION in metadata else None,
         )

@@ -81,7 +81,7 @@ class FieldEntry(_message.Message):
     def __init__(self, field_id: _Optional[str] = ..., value: _Optional[bytes] = ...) -> None: ...
 
 class Manifest(_message.Message):
-    __slots__ = ("version", "writer_epoch", "replay_after_wal_entry_position", "wal_entry_position_last_seen", "current_generation", "generations", "shard_spec_id", "shard_id", "field_entries", "status", "format", "first_position", "entry_setsum", "wal_rows", "wal_bytes", "source", "collected_entries", "collected_rows", "collector_round", "collector_key", "collector_setsum", "replay_epoch", "collector_committed", "index_number", "foreign", "compactions")
+    __slots__ = ("version", "writer_epoch", "replay_after_wal_entry_position", "wal_entry_position_last_seen", "current_generation", "generations", "shard_spec_id", "shard_id", "field_entries", "status", "format", "first_position", "entry_setsum", "wal_rows", "wal_bytes", "source", "collected_entries", "collected_rows", "collector_round", "collector_key", "collector_setsum", "replay_epoch", "collector_committed", "index_number", "foreign", "source_days", "compactions")
     class SourceEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -89,6 +89,13 @@ class Manifest(_message.Message):
         key: str
         value: str
         def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    class SourceDaysEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
     VERSION_FIELD_NUMBER: _ClassVar[int]
     WRITER_EPOCH_FIELD_NUMBER: _ClassVar[int]
     REPLAY_AFTER_WAL_ENTRY_POSITION_FIELD_NUMBER: _ClassVar[int]
@@ -114,6 +121,7 @@ class Manifest(_message.Message):
     COLLECTOR_COMMITTED_FIELD_NUMBER: _ClassVar[int]
     INDEX_NUMBER_FIELD_NUMBER: _ClassVar[int]
     FOREIGN_FIELD_NUMBER: _ClassVar[int]
+    SOURCE_DAYS_FIELD_NUMBER: _ClassVar[int]
     COMPACTIONS_FIELD_NUMBER: _ClassVar[int]
     version: int
     writer_epoch: int
@@ -140,5 +148,6 @@ class Manifest(_message.Message):
     collector_committed: float
     index_number: int
     foreign: bool
+    source_days: _containers.ScalarMap[str, int]
     compactions: int
-    def __init__(self, version: _Optional[int] = ..., writer_epoch: _Optional[int] = ..., replay_after_wal_entry_position: _Optional[int] = ..., wal_entry_position_last_seen: _Optional[int] = ..., current_generation: _Optional[int] = ..., generations: _Optional[_Iterable[_Union[FlushedGeneration, _Mapping]]] = ..., shard_spec_id: _Optional[int] = ..., shard_id: _Optional[_Union[Uuid, _Mapping]] = ..., field_entries: _Optional[_Iterable[_Union[FieldEntry, _Mapping]]] = ..., status: _Optional[_Union[Status, str]] = ..., format: _Optional[int] = ..., first_position: _Optional[int] = ..., entry_setsum: _Optional[bytes] = ..., wal_rows: _Optional[int] = ..., wal_bytes: _Optional[int] = ..., source: _Optional[_Mapping[str, str]] = ..., collected_entries: _Optional[bytes] = ..., collected_rows: _Optional[bytes] = ..., collector_round: _Optional[int] = ..., collector_key: _Optional[str] = ..., collector_setsum: _Optional[bytes] = ..., replay_epoch: _Optional[int] = ..., collector_committed: _Optional[float] = ..., index_number: _Optional[int] = ..., foreign: _Optional[bool] = ..., compactions: _Optional[int] = ...) -> None: ...
+    def __init__(self, version: _Optional[int] = ..., writer_epoch: _Optional[int] = ..., replay_after_wal_entry_position: _Optional[int] = ..., wal_entry_position_last_seen: _Optional[int] = ..., current_generation: _Optional[int] = ..., generations: _Optional[_Iterable[_Union[FlushedGeneration, _Mapping]]] = ..., shard_spec_id: _Optional[int] = ..., shard_id: _Optional[_Union[Uuid, _Mapping]] = ..., field_entries: _Optional[_Iterable[_Union[FieldEntry, _Mapping]]] = ..., status: _Optional[_Union[Status, str]] = ..., format: _Optional[int] = ..., first_position: _Optional[int] = ..., entry_setsum: _Optional[bytes] = ..., wal_rows: _Optional[int] = ..., wal_bytes: _Optional[int] = ..., source: _Optional[_Mapping[str, str]] = ..., collected_entries: _Optional[bytes] = ..., collected_rows: _Optional[bytes] = ..., collector_round: _Optional[int] = ..., collector_key: _Optional[str] = ..., collector_setsum: _Optional[bytes] = ..., replay_epoch: _Optional[int] = ..., collector_committed: _Optional[float] = ..., index_number: _Optional[int] = ..., foreign: _Optional[bool] = ..., source_days: _Optional[_Mapping[str, int]] = ..., compactions: _Optional[int] = ...) -> None: ...
