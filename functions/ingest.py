@@ -55,6 +55,7 @@ def ingest(event: Document, call: FunctionCall) -> Document:
         sequence=request.sequence,
         by_reference=request.object is not None,
         seconds=call.seconds,
+        request=call.id,
     )
     call.telemetry.measure("rows", rows.num_rows, table=handle.context.uri)
     messages = [{"region": one.region, "id": one.id, "sequence": one.sequence} for one in sent]

@@ -48,5 +48,7 @@ def handler(event: Document, call: FunctionCall) -> Document:
     handle = TABLES.open(request.table)
     rows = stored_rows(request, handle=handle, inbox=INBOX)
     document = write(rows, handle=handle, seconds=call.seconds)
+    for entry in document["entries"]:
+        call.telemetry.log("appended", table=handle.context.uri, **entry, requests=[call.id])
     call.telemetry.measure("rows", document["rows"], table=handle.context.uri)
     return document

@@ -155,6 +155,7 @@ class Deployment:
         )
         done = apply.apply(deliveries, ports=ports, seconds=60)
         assert [outcome for outcome in done.outcomes if outcome.rejection or outcome.retry] == []
+        assert {one for entry in done.entries for one in entry.requests} == {Context.aws_request_id}
 
     def rows(self) -> list[dict[str, Any]]:
         return sorted(self.table.scan().to_arrow().to_pylist(), key=lambda row: int(row["id"]))

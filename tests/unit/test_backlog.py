@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -112,20 +112,17 @@ def test_the_largest_value_of_a_table_is_reported_with_its_region() -> None:
     }
 
 
-def test_metrics_have_the_largest_value_and_the_log_says_where(capsys: pytest.CaptureFixture[str]) -> None:
+def test_metrics_have_the_largest_value_and_the_log_says_where(monkeypatch: pytest.MonkeyPatch) -> None:
+    lines: list[tuple[str, dict[str, Any]]] = []
+    monkeypatch.setattr(Telemetry, "log", lambda _self, message, **facts: lines.append((message, facts)))
     telemetry = Telemetry(function="dispatch")
     found = {
         table: [Measure(name="log_bytes", value=size, region=RegionId(f"region of {table}"))]
         for table, size in (("s3://a", 5.0), ("s3://b", 9.0), ("s3://c", 7.0))
     }
 
-    with telemetry.invocation("one"):
-        emit(found, telemetry)
+    emit(found, telemetry)
 
-    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines() if line.startswith("{")]
-    (metric,) = (line for line in lines if "_aws" in line)
-    (where,) = (line for line in lines if line.get("message") == "waits")
-    assert metric["log_bytes"] == [9.0]
-    assert (where["measure"], where["value"], where["table"], where["region"]) == (
-        "log_bytes", 9, "s3://b", "region of s3://b",
-    )  # fmt: skip
+    assert telemetry.measured == {"": {"log_bytes": (9.0, "Bytes")}}
+    where = {"measure": "log_bytes", "value": 9, "table": "s3://b", "region": "region of s3://b"}
+    assert lines == [("waits", where)]

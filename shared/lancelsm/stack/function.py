@@ -83,7 +83,10 @@ def function(work: Callable[[Document, FunctionCall], Document]) -> Callable[[Do
         with telemetry.invocation(call.id):
             try:
                 with panics_as_errors():
-                    return work(event, call)
+                    document = work(event, call)
+                if document.get("statusCode", 200) == 200:  # a function URL answers errors too
+                    telemetry.log("done", **facts(event, document))
+                return document
             except LsmError as error:
                 telemetry.failed(error)
                 raise _runtime_error(error) from error
@@ -92,6 +95,20 @@ def function(work: Callable[[Document, FunctionCall], Document]) -> Callable[[Do
 
     handler.__doc__ = work.__doc__
     return handler
+
+
+def facts(event: Mapping[str, Any], document: Mapping[str, Any]) -> dict[str, object]:
+    """Return what the log says of a call that succeeded: the table, and the numbers and lengths of its document.
+
+    Texts are left out: an answer may have values of rows, or a link that needs no credentials.
+    """
+    named = {name: event[name] for name in ("table", "step") if isinstance(event.get(name), str)}
+    counted = {
+        name: len(value) if isinstance(value, list) else value
+        for name, value in document.items()
+        if isinstance(value, bool | int | list)
+    }
+    return {**named, **({"counts": counted} if counted else {})}
 
 
 def _runtime_error(error: LsmError) -> LsmError:

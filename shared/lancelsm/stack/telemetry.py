@@ -35,7 +35,7 @@ class Telemetry:
 
     def __init__(self, *, function: str) -> None:
         self._function = function
-        self._metrics: dict[str, dict[str, tuple[float, Unit]]] = {}
+        self.measured: dict[str, dict[str, tuple[float, Unit]]] = {}  # by table and name; table is empty for all
 
     def log(self, message: str, **facts: object) -> None:
         """Write one log line with names and numbers, without values of rows."""
@@ -58,7 +58,7 @@ class Telemetry:
     def measure(self, name: str, value: float, *, table: str = "", unit: Unit = "Count", largest: bool = False) -> None:
         """Add to a metric of this invocation; with `largest`, keep the largest value instead of the sum."""
         for one in {"", table if os.environ.get(TABLE_METRICS) == "true" else ""}:
-            measured = self._metrics.setdefault(one, {})
+            measured = self.measured.setdefault(one, {})
             before, _ = measured.get(name, (0.0, unit))
             measured[name] = (max(before, value) if largest else before + value, unit)
 
@@ -72,7 +72,7 @@ class Telemetry:
             self._flush()
 
     def _flush(self) -> None:
-        for table, measured in self._metrics.items():
+        for table, measured in self.measured.items():
             metrics = _metrics()(namespace=NAMESPACE, service="")  # a service name would become a dimension
             metrics.add_dimension(name="function", value=self._function)
             if table:
@@ -80,7 +80,7 @@ class Telemetry:
             for name, (value, unit) in measured.items():
                 metrics.add_metric(name=name, unit=unit, value=value)
             metrics.flush_metrics()
-        self._metrics.clear()
+        self.measured.clear()
 
 
 @cache

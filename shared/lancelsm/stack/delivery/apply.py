@@ -39,7 +39,8 @@ class MessageResult:
     """The result of one message.
 
     The message is applied; or quarantined, in part or whole, because of `rejection`; or must be delivered again because
-    of `retry`. `bug` is an unexpected exception, set for only one message of a region.
+    of `retry`. `bug` is an unexpected exception, set for only one message of a region. `repeated`: an earlier delivery
+    has applied it already. `request` is the id of the call of `ingest` that sent it; empty if it is not known.
     """
 
     delivery: Delivery
@@ -47,6 +48,8 @@ class MessageResult:
     rejection: LsmError | None = None
     retry: LsmError | None = None
     bug: Exception | None = None
+    repeated: bool = False
+    request: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,11 +63,25 @@ class BatchPorts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AppliedEntry:
+    """An entry with rows of a batch.
+
+    Args:
+        table: its URI.
+        requests: the ids of the calls of `ingest` that sent its rows, each once.
+    """
+
+    table: str
+    entry: CommittedEntry
+    requests: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BatchResult:
     """The results of a batch: one per message, in no order, and the entries with its rows."""
 
     outcomes: tuple[MessageResult, ...]
-    entries: tuple[tuple[str, CommittedEntry], ...]  # with the table's URI
+    entries: tuple[AppliedEntry, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,7 +119,7 @@ def apply(deliveries: Iterable[Delivery], *, ports: BatchPorts, seconds: float) 
         outcomes += failed
         if wanted:
             jobs.append(wanted)
-    entries: list[tuple[str, CommittedEntry]] = []
+    entries: list[AppliedEntry] = []
     if jobs:
         each = jobs[0][0].handle.context.each
         for done in each(lambda wanted: _RegionBatch(wanted, ports, deadline).run(), jobs):
@@ -226,7 +243,7 @@ class _RegionBatch:
         self._deadline = deadline
         self._target = jobs[-1].handle.target()  # the last job has the newest configuration that was read
         self.outcomes: list[MessageResult] = []
-        self.entries: list[tuple[str, CommittedEntry]] = []
+        self.entries: list[AppliedEntry] = []
 
     def run(self) -> _RegionBatch:
         try:
@@ -264,7 +281,7 @@ class _RegionBatch:
         job = self._jobs[0]
         head = region.head()
         if self._is_applied(job, head):  # another container applied it and quarantined its rejected rows
-            self._settle(1)
+            self._settle(1, repeated=1)
             return
         self._quarantine(job, rejected.rows, rejected.error, head, whole=not job.rows.num_rows)
         self._jobs[0] = replace(job, rejected=None, quarantined=rejected.error)
@@ -275,8 +292,10 @@ class _RegionBatch:
         """Append one entry with as many messages as fit."""
         batch = self._next_entry()
         drafts: dict[int, Draft] = {}  # by the number of messages that are not in the log yet
+        new: list[_Job] = []
 
         def next_draft(head: Head) -> Draft | None:
+            nonlocal new
             new = [job for job in batch if not self._is_applied(job, head)]
             if new and len(new) not in drafts:
                 rows = pa.concat_tables([self._conformed(job.rows) for job in new])
@@ -297,8 +316,9 @@ class _RegionBatch:
             self._settle(1)
             return
         if entry is not None:
-            self.entries.append((self._target.context.uri, entry))
-        self._settle(len(batch))
+            requests = tuple(dict.fromkeys(job.message.request for job in new if job.message.request))
+            self.entries.append(AppliedEntry(table=self._target.context.uri, entry=entry, requests=requests))
+        self._settle(len(batch), repeated=len(batch) - len(new))
 
     def _conformed(self, rows: pa.Table) -> pa.Table:
         """Return rows in the newest stored form. They have the form that was current when they were checked."""
@@ -333,9 +353,16 @@ class _RegionBatch:
             dead_letters=self._ports.dead_letters,
         )
 
-    def _settle(self, count: int) -> None:
-        for job in self._jobs[:count]:
+    def _settle(self, count: int, *, repeated: int = 0) -> None:
+        """Settle the first messages. The first `repeated` of them were applied by an earlier delivery."""
+        for number, job in enumerate(self._jobs[:count]):
             self.outcomes.append(
-                MessageResult(delivery=job.delivery, table=job.message.table, rejection=job.quarantined)
+                MessageResult(
+                    delivery=job.delivery,
+                    table=job.message.table,
+                    rejection=job.quarantined,
+                    repeated=number < repeated,
+                    request=job.message.request,
+                )
             )
         del self._jobs[:count]

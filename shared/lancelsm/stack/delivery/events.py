@@ -34,8 +34,11 @@ def answer(
     started = tables.ports.clock.monotonic()
     ports = BatchPorts(tables=tables, inbox=inbox, dead_letters=dead_letters, source=queue.identity())
     applied = apply(deliveries, ports=ports, seconds=call.seconds - (tables.ports.clock.monotonic() - started))
-    for table, entry in applied.entries:
-        call.telemetry.measure("rows", entry.rows, table=table)
+    for one in applied.entries:
+        entry = one.entry
+        where = {"region": entry.region, "position": entry.position, "rows": entry.rows}
+        call.telemetry.log("appended", table=one.table, **where, requests=list(one.requests))
+        call.telemetry.measure("rows", entry.rows, table=one.table)
     for outcome in applied.outcomes:
         _report(outcome, call)
     failed = [outcome for outcome in applied.outcomes if outcome.retry is not None]
@@ -47,6 +50,12 @@ def answer(
 
 
 def _deliveries(records: Any) -> list[Delivery]:
+    """Decode the records of an event.
+
+    Own code instead of the event source data classes of Powertools: these import 50 modules in 30 ms at each cold
+    start, and don't check that a field is there. The batch processors of Powertools apply one record after another;
+    here all messages of a region become one entry.
+    """
     try:
         return [
             delivery(record["messageId"], record["receiptHandle"], record["body"], record["attributes"])
@@ -61,13 +70,14 @@ def _report(outcome: MessageResult, call: FunctionCall) -> None:
     """Log names only, since the text of an error may quote a row."""
     if outcome.bug is not None:
         call.telemetry.bug(outcome.bug, table=outcome.table, message_id=outcome.delivery.id)
+    facts = {"table": outcome.table, "message_id": outcome.delivery.id, "request": outcome.request}
     if outcome.retry is not None:
         call.telemetry.failed(outcome.retry)
     elif outcome.rejection is not None:
-        where = outcome.rejection.where
-        facts = {"table": outcome.table, "message_id": outcome.delivery.id, "field": where.get("field", "")}
-        call.telemetry.log("rows were quarantined", **facts)
+        call.telemetry.log("rows were quarantined", **facts, field=outcome.rejection.where.get("field", ""))
         call.telemetry.measure("quarantined", 1, table=outcome.table)
+    elif outcome.repeated:
+        call.telemetry.log("applied by an earlier delivery", **facts)
 
 
 def postpone(deliveries: Sequence[Delivery], *, queue: Queue, ids: Ids) -> None:

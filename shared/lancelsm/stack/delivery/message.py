@@ -1,7 +1,8 @@
 """Encode and decode messages of the write queue: rows of one region in stored form, as text. Pure functions.
 
 {"format", "table": uri, "region": id, "values": [[field id, hex or null]], "producer", "sequence", "rows": base64 of a
-zstd Arrow IPC stream}; or instead of "rows" an "object": the key of such a stream in the inbox.
+zstd Arrow IPC stream}; or instead of "rows" an "object": the key of such a stream in the inbox. Optional: "request",
+the id of the call of `ingest` that sent the rows. Releases that do not know it ignore it.
 """
 
 from __future__ import annotations
@@ -22,14 +23,15 @@ from lancelsm.objects.keys import check_key
 
 FORMAT = 1
 BYTES_MAX = 1 << 20  # the limit for a message, and for all messages of one call together
-SPARE = 16 << 10  # reserved for what a dead letter adds to the same rows
+SPARE = 16 << 10  # reserved for the id of the request, and for what a dead letter adds to the same rows
+_REQUEST_LENGTH = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Message:
     """The content of one message.
 
-    Exactly one of `rows` (a stream of `packed`) and `object` (its key in the inbox) is set.
+    Exactly one of `rows` (a stream of `packed`) and `object` (its key in the inbox) is set. `request` is only for logs.
     """
 
     table: str
@@ -39,6 +41,7 @@ class Message:
     sequence: int
     rows: bytes | None = None
     object: str | None = None
+    request: str = ""
 
 
 def encode(message: Message) -> str:
@@ -54,6 +57,8 @@ def encode(message: Message) -> str:
         document["rows"] = base64.b64encode(message.rows).decode()
     else:
         document["object"] = message.object
+    if message.request:
+        document["request"] = message.request
     return json.dumps(document, separators=(",", ":"))
 
 
@@ -78,6 +83,7 @@ def decode(text: str) -> Message:
             sequence=int(document["sequence"]),
             rows=None if packed_rows is None else base64.b64decode(packed_rows, validate=True),
             object=None if key is None else check_key(_text(key)),
+            request=_request(document.get("request")),
         )  # fmt: skip
     except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise Invalid(f"the message can't be read: {error!r:.200}") from error
@@ -168,6 +174,11 @@ def dedup_id(*, producer: str, sequence: int, region: RegionId, rows: range) -> 
 def digest(parts: Iterable[str]) -> str:
     """Return 64 hexadecimal digits that identify a sequence of texts."""
     return hashlib.sha256(json.dumps(list(parts)).encode()).hexdigest()
+
+
+def _request(value: object) -> str:
+    """Return the id of a request; no message is refused because of it, since only logs have it."""
+    return value if isinstance(value, str) and len(value) <= _REQUEST_LENGTH else ""
 
 
 def _text(value: object) -> str:

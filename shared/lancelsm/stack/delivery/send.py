@@ -53,6 +53,7 @@ def send(
     sequence: int,
     by_reference: bool = False,
     seconds: float,
+    request: str = "",
 ) -> list[SentPart]:
     """Send rows to the queue in as few messages as possible.
 
@@ -61,6 +62,7 @@ def send(
         producer, sequence: identify the request: the same pair within 5 minutes is the same request.
         by_reference: put rows that don't fit a message into the inbox.
         seconds: the time for the whole call.
+        request: the id of this call, for the log of the function that appends the rows.
 
     Returns:
         The messages, once the queue has all of them. Readers do not see the rows yet.
@@ -83,7 +85,7 @@ def send(
         parts = [
             part
             for one in routed
-            for part in _parts(one, rows, target, inbox, producer, sequence, by_reference=by_reference)
+            for part in _parts(one, rows, target, inbox, producer, sequence, by_reference=by_reference, request=request)
         ]
         budget = Budget(clock=target.context.clock, ids=target.context.ids, seconds=min(seconds, _SECONDS_MAX))
         return _send(parts, queue=queue, budget=budget)
@@ -120,6 +122,7 @@ def _parts(
     sequence: int,
     *,
     by_reference: bool,
+    request: str,
 ) -> Iterator[_Part]:
     """Yield the messages of one region. The same request gives the same messages."""
     region = region_id(table=target.context.table, spec_id=target.regions.spec_id, values=routed.values)
@@ -153,6 +156,7 @@ def _parts(
             sequence=sequence,
             rows=packed_rows,
             object=key,
+            request=request,
         )
         outgoing = Outgoing(body=encode(message), group=group_id(target.context.table, region), dedup=dedup)
         yield _Part(region=region, rows=some.num_rows, outgoing=outgoing)
