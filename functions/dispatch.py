@@ -68,6 +68,8 @@ def handler(event: Document, call: FunctionCall) -> Document:
     delivery = {"delivery": _delivery(call)} if scheduled else {}
     done = dispatch(REGISTRY, dirty, open_table=open_configured, work=work, only=only, pace=pace)
     emit(done.waiting, call.telemetry)
+    if (seconds := work.longest_merge(now=CLOCK.now())) > 0:
+        call.telemetry.measure("running_merge_seconds", seconds, unit="Seconds", largest=True)
     if scheduled:
         call.telemetry.measure("heartbeat", 1)  # the schedule runs, even if some tables fail
     if done.left:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import aws_cdk as cdk
 from aws_cdk import aws_cloudwatch as cw
+from aws_cdk import aws_emrserverless as emr
 from aws_cdk import aws_lambda as lambda_
 from aws_cdk import aws_logs as logs
 from aws_cdk import aws_sqs as sqs
@@ -29,6 +30,7 @@ _PERIODS_OF_A_FAILURE = 3
 _DAY_MINUTES = 1440  # the longest period of an alarm
 _LOG_BYTES = 1 << 30
 _RUN_SECONDS, _MERGE_SECONDS = 900, 7200  # what a flush and a merge may take
+_JOB_SECONDS = 7200  # the limit of one attempt of a job, in the state machine
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +60,7 @@ class Watched:
     state: State
     functions: Mapping[str, lambda_.Function]
     merging: sfn.StateMachine
+    jobs: emr.CfnApplication
     collecting: sfn.StateMachine
     failed_events: sqs.IQueue
 
@@ -113,6 +116,12 @@ def _backlog(watched: Watched) -> Iterator[Alarm]:
         description="Rows wait in generations for much longer than a merge takes.",
         metric=largest("merge_lag_seconds"),
         above=settings.merge_age_seconds + runs + _MERGE_SECONDS,
+    )
+    yield Alarm(
+        name="waiting-jobs",
+        description="A merge runs for longer than a job may: its job waits for capacity, or fails again and again.",
+        metric=largest("running_merge_seconds"),
+        above=_JOB_SECONDS + _RUN_SECONDS,
     )
     if stage.schedule_minutes:
         # Three runs: one window of a period may have no run, since runs are not on time to the second

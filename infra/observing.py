@@ -65,6 +65,7 @@ class Observing(Construct):
     def _rows(self) -> list[list[cw.IWidget]]:
         """Return the rows: what waits and where; ingest, queue, append, flush, merge, collect; what causes cost."""
         queue, dead_letters = self._state.writes, self._state.dead_letters
+        running = self._watched.measured("running_merge_seconds", statistic="Maximum")
         return [
             self._waiting(),
             [*self._function("ingest"), self._metrics("ingest", "Rows accepted")],
@@ -81,6 +82,7 @@ class Observing(Construct):
             [*self._function("writer_flush"), self._metrics("writer_flush", "Appends")],
             [*self._function("compaction"), self._metrics("compaction", "Flushes")],
             [*_machine("merge", self._watched.merging), self._metrics("merger", "Merges of tables")],
+            [_graph("Spark jobs", *self._jobs()), _graph("Oldest merge that runs: seconds", running)],
             [*_machine("collection", self._watched.collecting), self._metrics("gc_sweep", "Sweeps")],
             [
                 _graph("Invocations", *(one.metric_invocations() for one in self._functions.values())),
@@ -133,6 +135,21 @@ class Observing(Construct):
                 width=24,
                 height=6,
             ),
+        ]
+
+    def _jobs(self) -> list[cw.IMetric]:
+        """Return the jobs of the Spark application by state. AWS has no metric of those that are queued."""
+        application = self._watched.jobs
+        dimensions = {"ApplicationId": application.attr_application_id, "ApplicationName": application.name or ""}
+        return [
+            cw.Metric(
+                namespace="AWS/EMRServerless",
+                metric_name=f"{state}Jobs",
+                dimensions_map=dimensions,
+                statistic="Maximum",
+                period=PERIOD,
+            )
+            for state in ("Submitted", "Pending", "Scheduled", "Running", "Failed")
         ]
 
     def _function(self, name: str) -> list[cw.IWidget]:

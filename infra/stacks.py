@@ -84,6 +84,7 @@ class Pipeline(cdk.Stack):
             state=state,
             functions=functions,
             merging=merging.machine,
+            jobs=merging.application,
             collecting=collecting.machine,
             failed_events=waiting.failed,
         )

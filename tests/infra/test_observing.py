@@ -22,6 +22,7 @@ BACKLOG = {
     "log-bytes": ("log_bytes", *LARGEST, 1 << 30, 1, 1),
     "pending-generations": ("pending_generations", *LARGEST, 63, 1, 1),
     "merge-lag": ("merge_lag_seconds", *LARGEST, 900 + 900 + 7200, 1, 1),
+    "waiting-jobs": ("running_merge_seconds", *LARGEST, 7200 + 900, 1, 1),
     "no-heartbeat": ("heartbeat", "lancelsm", "Sum", 900, 1, 1, 1),
 }
 FAILURES = {
@@ -81,12 +82,20 @@ def test_the_alarms_are_these(prod: Stacks) -> None:
 def test_alarms_on_measures_watch_what_dispatch_writes(prod: Stacks) -> None:
     watched = {name: alarms(prod)[name] for name in BACKLOG}
 
-    assert {one["MetricName"] for one in watched.values()} == {*UNITS, "heartbeat"}
+    assert {one["MetricName"] for one in watched.values()} == {*UNITS, "running_merge_seconds", "heartbeat"}
     for one in watched.values():
         (dimension,) = one["Dimensions"]
         assert dimension["Name"] == "function"
         assert dimension["Value"]["Ref"].startswith("FunctionsDispatch")
-    assert '"heartbeat"' in (ROOT / "functions" / "dispatch.py").read_text()
+    code = (ROOT / "functions" / "dispatch.py").read_text()
+    assert '"heartbeat"' in code
+    assert '"running_merge_seconds"' in code
+
+
+def test_a_merge_runs_for_too_long_if_it_takes_longer_than_an_attempt_of_a_job(prod: Stacks) -> None:
+    states = json.loads((ROOT / "infra" / "workflows" / "merge.asl.json").read_text())["States"]
+    minutes = states["MergeOnSpark"]["Parameters"]["ExecutionTimeoutMinutes"]
+    assert alarms(prod)["waiting-jobs"]["Threshold"] == 60 * minutes + 900
 
 
 def test_a_heartbeat_is_missed_only_where_the_schedule_is_on(prod: Stacks, local: Stacks) -> None:
@@ -165,6 +174,8 @@ WIDGETS = {
     **{key: set() for key in ("Rows accepted", "Appends", "Flushes", "Merges of tables", "Sweeps")},
     **{key: {"ExecutionsSucceeded", "ExecutionsFailed", "ExecutionsTimedOut"} for key in ("Merges", "Collections")},
     **{key: {"ExecutionTime"} for key in ("Time of a merge", "Time of a collection")},
+    "Spark jobs": {f"{state}Jobs" for state in ("Submitted", "Pending", "Scheduled", "Running", "Failed")},
+    "Oldest merge that runs: seconds": {"running_merge_seconds"},
     "Invocations": {"Invocations"},
     "Throttles": {"Throttles"},
     "Registry: capacity units": {"ConsumedReadCapacityUnits", "ConsumedWriteCapacityUnits"},

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -366,7 +366,11 @@ class Services:
 
     def paginate(self, **request: Any) -> list[dict[str, Any]]:
         self._record(request)
-        return [{"executions": [{"name": "a"}]}, {"executions": [{"name": "b"}]}]
+        begun = datetime.fromtimestamp(NOW, tz=UTC)
+        return [
+            {"executions": [{"name": name, "startDate": begun + timedelta(seconds=seconds)}]}
+            for name, seconds in (("a", 10), ("b", -20))
+        ]
 
     def _record(self, request: dict[str, Any]) -> None:
         self.calls.append(request)
@@ -395,7 +399,9 @@ def test_a_flush_is_invoked_asynchronously_and_running_merges_are_listed_once() 
 
     assert services.calls[0]["InvocationType"] == "Event"
     assert json.loads(services.calls[0]["Payload"]) == {"table": "s3://t", "regions": ["r", "s"]}
+    assert work.longest_merge(now=NOW) == 0, "not listed yet, and not for this"
     assert (work.running_merges(), work.running_merges(), len(services.calls)) == (["a", "b"], ["a", "b"], 2)
+    assert (work.longest_merge(now=NOW + 5), len(services.calls)) == (25, 2)
     work.compact("s3://t", regions=[RegionId("r")])
     assert json.loads(services.calls[2]["Payload"]) == {"table": "s3://t", "compact": ["r"]}
     assert services.calls[1]["statusFilter"] == "RUNNING"

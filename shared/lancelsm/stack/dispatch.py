@@ -254,6 +254,7 @@ class AwsWork:
         self._machine = machine
         self._service = service
         self._running: list[str] | None = None
+        self._starts: list[float] = []
 
     def flush(self, table: str, *, regions: Sequence[RegionId]) -> None:
         with _aws_errors("the flush can't be started", table=table):
@@ -272,8 +273,17 @@ class AwsWork:
             with _aws_errors("running merges can't be listed", machine=self._machine):
                 pages = self._service("stepfunctions").get_paginator("list_executions")
                 listed = pages.paginate(stateMachineArn=self._machine, statusFilter="RUNNING")
-                self._running = [one["name"] for page in listed for one in page["executions"]]
+                executions = [one for page in listed for one in page["executions"]]
+            self._running = [one["name"] for one in executions]
+            self._starts = [one["startDate"].timestamp() for one in executions]
         return self._running
+
+    def longest_merge(self, *, now: float) -> float:
+        """Return for how many seconds the oldest merge has run, of those that were listed; 0 if none was.
+
+        A merge whose job waits for capacity runs. EMR Serverless has no metric of jobs in its queue.
+        """
+        return max((now - start for start in self._starts), default=0.0)
 
     def merge(self, table: str, *, name: str) -> str:
         states = self._service("stepfunctions")
