@@ -94,9 +94,9 @@ deploy: synth ## deploy both stacks to the account of your AWS credentials (ARGS
 	@echo "  echo '{\"id\": 1, \"total\": 9.5}' > orders.jsonl"
 	@echo "  $(BIN)/lancelsm init s3://BUCKET/tables/orders --schema orders.jsonl --primary-key id --registry REGISTRYNAME"
 	@echo "Then send rows to it and read them with the AWS CLI (version 1 has no --cli-binary-format and does not need it):"
-	@echo "  aws lambda invoke --function-name lancelsm-$(STAGE)-ingest --cli-binary-format raw-in-base64-out \\"
+	@echo "  aws lambda invoke --function-name lancelsm-$(STAGE)-ingest:live --cli-binary-format raw-in-base64-out \\"
 	@echo "    --payload '{\"table\": \"orders\", \"upserts\": [{\"id\": 1, \"total\": 9.5}]}' /dev/stdout"
-	@echo "  aws lambda invoke --function-name lancelsm-$(STAGE)-query --cli-binary-format raw-in-base64-out \\"
+	@echo "  aws lambda invoke --function-name lancelsm-$(STAGE)-query:live --cli-binary-format raw-in-base64-out \\"
 	@echo "    --payload '{\"table\": \"orders\", \"key\": 1}' /dev/stdout"
 
 destroy: synth ## delete the pipeline stack; the state stack stays, and deploy uses it again

@@ -5,6 +5,7 @@ from __future__ import annotations
 from aws_cdk import aws_lambda as lambda_
 from constructs import Construct
 
+from infra.functions import live_name
 from infra.grants import allow
 from infra.machines import machine
 from infra.stage import Stage
@@ -13,14 +14,12 @@ from infra.stage import Stage
 class Collecting(Construct):
     """The state machine of `workflows/collect.asl.json`."""
 
-    def __init__(
-        self, scope: Construct, *, stage: Stage, collector: lambda_.IFunction, sweeper: lambda_.IFunction
-    ) -> None:
+    def __init__(self, scope: Construct, *, stage: Stage, collector: lambda_.Alias, sweeper: lambda_.Alias) -> None:
         super().__init__(scope, "Collecting")
         self.machine = machine(
             self,
             "collect",
             stage=stage,
-            tokens={"Collector": collector.function_name, "Sweeper": sweeper.function_name},
+            tokens={"Collector": live_name(stage, "gc"), "Sweeper": live_name(stage, "gc_sweep")},
             grants=[allow(["lambda:InvokeFunction"], [collector.function_arn, sweeper.function_arn])],
         )

@@ -65,11 +65,11 @@ class Events(Construct):
             for made in (failed, chunks)
         )
 
-    def consume(self, dispatch: lambda_.Function) -> None:
+    def consume(self, dispatch: lambda_.IFunction) -> None:
         """Pass chunks of tables to `dispatch`."""
         dispatch.add_event_source(sources.SqsEventSource(self.chunks, batch_size=1, max_concurrency=_DISPATCHES))
 
-    def keep_failures(self, functions: Iterable[lambda_.Function], *, period: cdk.Duration) -> None:
+    def keep_failures(self, functions: Iterable[lambda_.IFunction], *, period: cdk.Duration) -> None:
         """Keep events of these functions that fail. An event is not repeated: the next period finds the same work.
 
         It is dropped after one period, at most 6 hours, so that events do not pile up while functions are throttled.

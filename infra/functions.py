@@ -21,8 +21,10 @@ from infra.checks import accept, accept_wildcards
 from infra.grants import State, allow, objects, records, sending
 from infra.layers import RUNTIME, LayerName, Layers, architecture
 from infra.network import ATTACHING, Network
+from infra.sharing import registry_kind
 from infra.stage import ROOT, Stage
 from infra.storage import TABLES, WORK
+from lancelsm.client.invoke import ALIAS, function_name
 from lancelsm.stack.telemetry import TABLE_METRICS
 
 BATCH = 10  # messages; the maximum for a FIFO queue
@@ -152,8 +154,20 @@ def machine_arn(scope: Construct, stage: Stage, name: str) -> str:
     )
 
 
+def live_name(stage: Stage, name: str) -> str:
+    """Return the name by which everything invokes a function: that of its alias `live`."""
+    return function_name(stage.name, name)
+
+
+def _alias(function: lambda_.Function) -> lambda_.Alias:
+    """Publish what is deployed as a version, and let the alias `live` name it."""
+    return lambda_.Alias(function, "Live", alias_name=ALIAS, version=function.current_version)
+
+
 class Functions(Construct):
-    """All functions, by name. They share one asset, which holds the handlers and the library.
+    """All functions, by name, and their aliases, by which everything invokes them.
+
+    They share one asset, which holds the handlers and the library.
 
     Args:
         chunks: the queue with chunks of tables for `dispatch`.
@@ -180,12 +194,14 @@ class Functions(Construct):
             gather(source, Path(directory))
             code = lambda_.Code.from_asset(directory)
             self.all: dict[str, lambda_.Function] = {}
+            self.live: dict[str, lambda_.Alias] = {}
             for name, shape in SHAPES.items():
                 self.all[name] = self._function(name, shape, code, environment)
+                self.live[name] = _alias(self.all[name])
                 if name == WRITER:
                     environment[_MAPPING] = self._mapping = self._deliver()  # `dispatch` reads its state
         if stage.function_url:
-            self.url = self.all["ingest"].add_function_url(auth_type=lambda_.FunctionUrlAuthType.AWS_IAM)
+            self.url = self.live["ingest"].add_function_url(auth_type=lambda_.FunctionUrlAuthType.AWS_IAM)
             cdk.CfnOutput(cdk.Stack.of(self), "IngestUrl", value=self.url.url)
 
     def _deliver(self) -> str:
@@ -193,7 +209,7 @@ class Functions(Construct):
         source = sources.SqsEventSource(
             self._state.writes, batch_size=BATCH, report_batch_item_failures=True, max_concurrency=self._stage.writers
         )
-        self.all[WRITER].add_event_source(source)
+        self.live[WRITER].add_event_source(source)
         return source.event_source_mapping_id
 
     def _environment(self) -> dict[str, str]:
@@ -205,8 +221,8 @@ class Functions(Construct):
             _WORK: f"{root}/{WORK}",
             _QUEUE: state.writes.queue_url,
             "LANCELSM_DEAD_LETTER_URL": state.dead_letters.queue_url,
-            "LANCELSM_REGISTRY": f"dynamodb:{state.registry.table_name}",
-            "LANCELSM_COMPACTION": f"{stage.prefix}-compaction",
+            "LANCELSM_REGISTRY": registry_kind(state.registry, stage.readers),
+            "LANCELSM_COMPACTION": live_name(stage, "compaction"),
             "LANCELSM_MERGE_MACHINE": machine_arn(self, stage, "merge"),
             _CHUNKS: self._chunks.queue_url,
         }
@@ -252,6 +268,8 @@ class Functions(Construct):
             timeout=cdk.Duration.seconds(seconds(name, stage)),
             role=role,
             log_group=group,
+            # An older version stays: invocations that run may end, and the alias may go back to it.
+            current_version_options=lambda_.VersionOptions(removal_policy=cdk.RemovalPolicy.RETAIN),
             **(self._network.of_function() if self._network else {}),
             environment={
                 "LANCELSM_STACK": cdk.Stack.of(self).stack_name,
@@ -265,7 +283,7 @@ class Functions(Construct):
             function,
             {"L1": "Functions and layers share one runtime; both move to a newer one once the layers are tested on it"},
         )
-        cdk.CfnOutput(cdk.Stack.of(self), f"{title}Function", value=function.function_name)
+        cdk.CfnOutput(cdk.Stack.of(self), f"{title}Function", value=live_name(stage, name))
         return function
 
     def _grants(self, name: str) -> Sequence[iam.PolicyStatement]:
@@ -318,18 +336,18 @@ class Functions(Construct):
                 *records(state, find=True),
                 grants.position(state),
                 *sending(state, self._chunks),
-                allow(["lambda:InvokeFunction"], [self._arn("compaction")]),
-                allow(["lambda:GetEventSourceMapping"], [self._arn(self._mapping, resource="event-source-mapping")]),
+                allow(["lambda:InvokeFunction"], [self._arn("function", live_name(self._stage, "compaction"))]),
+                allow(["lambda:GetEventSourceMapping"], [self._arn("event-source-mapping", self._mapping)]),
                 allow(["states:ListExecutions", "states:StartExecution"], [machine_arn(self, self._stage, "merge")]),
             ],
         }
         return by_name[name]()
 
-    def _arn(self, name: str, *, resource: str = "function") -> str:
+    def _arn(self, resource: str, name: str) -> str:
         return cdk.Stack.of(self).format_arn(
             service="lambda",
             resource=resource,
-            resource_name=f"{self._stage.prefix}-{name}" if resource == "function" else name,
+            resource_name=name,
             arn_format=cdk.ArnFormat.COLON_RESOURCE_NAME,
         )
 

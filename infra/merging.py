@@ -12,7 +12,7 @@ from constructs import Construct
 
 from infra import grants
 from infra.checks import accept_wildcards
-from infra.functions import WILDCARDS, merging
+from infra.functions import WILDCARDS, live_name, merging
 from infra.grants import State, allow, objects
 from infra.layers import Layers
 from infra.machines import machine
@@ -45,7 +45,7 @@ class Merging(Construct):
         *,
         stage: Stage,
         state: State,
-        merger: lambda_.IFunction,
+        merger: lambda_.Alias,
         collecting: sfn.IStateMachine,
         layers: Layers,
         network: Network | None = None,
@@ -60,7 +60,7 @@ class Merging(Construct):
             "merge",
             stage=stage,
             tokens={
-                "Merger": merger.function_name,
+                "Merger": live_name(stage, "merger"),
                 "Collect": "on" if stage.collect else "off",
                 "Collector": collecting.state_machine_arn,
                 "Application": self.application.attr_application_id,
@@ -73,7 +73,7 @@ class Merging(Construct):
         )
         cdk.CfnOutput(cdk.Stack.of(self), "SparkApplication", value=self.application.attr_application_id)
 
-    def _machine_grants(self, merger: lambda_.IFunction, collecting: sfn.IStateMachine) -> list[iam.PolicyStatement]:
+    def _machine_grants(self, merger: lambda_.Alias, collecting: sfn.IStateMachine) -> list[iam.PolicyStatement]:
         """Return what the machine needs: invoke the merger, run jobs under their role, learn when a job ends, and start
         collections."""
         application = self.application.attr_arn

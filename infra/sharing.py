@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import aws_cdk as cdk
+from aws_cdk import aws_dynamodb as dynamodb
 from aws_cdk import aws_iam as iam
 from aws_cdk import aws_s3 as s3
 
@@ -41,6 +42,14 @@ def may_read_records(stack: cdk.Stack, name: str, readers: Sequence[str]) -> iam
             )
         ]
     )
+
+
+def registry_kind(registry: dynamodb.ITable, readers: Sequence[str]) -> str:
+    """Return how tables name the registry.
+
+    For readers in other accounts that is its ARN, which DynamoDB takes as a name: a name alone means their own account.
+    """
+    return f"dynamodb:{registry.table_arn if readers else registry.table_name}"
 
 
 def key_statement(stack: cdk.Stack, readers: Sequence[str]) -> str:

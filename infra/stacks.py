@@ -21,7 +21,7 @@ from infra.observing import Observing
 from infra.queues import Queues
 from infra.registry import Registry
 from infra.schedules import Schedules, period
-from infra.sharing import key_statement
+from infra.sharing import key_statement, registry_kind
 from infra.stage import Stage, stage_of
 from infra.storage import Storage
 
@@ -67,24 +67,25 @@ class Pipeline(cdk.Stack):
         layers = Layers(self, stage=stage)
         network = Network(self, subnets=stage.subnets) if stage.subnets else None
         waiting = Events(self, stage=stage, key=state.key, seconds=seconds("dispatch", stage))
-        functions = Functions(self, stage=stage, state=state, layers=layers, chunks=waiting.chunks, network=network).all
-        collecting = Collecting(self, stage=stage, collector=functions["gc"], sweeper=functions["gc_sweep"])
+        functions = Functions(self, stage=stage, state=state, layers=layers, chunks=waiting.chunks, network=network)
+        live = functions.live
+        collecting = Collecting(self, stage=stage, collector=live["gc"], sweeper=live["gc_sweep"])
         merging = Merging(
             self,
             stage=stage,
             state=state,
-            merger=functions["merger"],
+            merger=live["merger"],
             collecting=collecting.machine,
             layers=layers,
             network=network,
         )
-        Schedules(self, stage=stage, dispatch=functions["dispatch"])
-        waiting.consume(functions["dispatch"])
-        waiting.keep_failures([functions[name] for name in ("dispatch", "compaction")], period=period(stage))
+        Schedules(self, stage=stage, dispatch=live["dispatch"])
+        waiting.consume(live["dispatch"])
+        waiting.keep_failures([live[name] for name in ("dispatch", "compaction")], period=period(stage))
         watched = Watched(
             stage=stage,
             state=state,
-            functions=functions,
+            functions=functions.all,
             merging=merging.machine,
             jobs=merging.application,
             collecting=collecting.machine,
@@ -121,13 +122,10 @@ def stacks(app: cdk.Stage) -> tuple[cdk.Stack, ...]:
 
 
 def _add_outputs(stack: cdk.Stack, state: StateResources, stage: Stage) -> None:
-    """Add outputs with the names of bucket, registry and queues.
-
-    For readers in other accounts, tables name the registry by its ARN, which DynamoDB takes as a name.
-    """
+    """Add outputs with the names of bucket, registry and queues."""
     outputs = {
         "Bucket": state.bucket.bucket_name,
-        "RegistryName": f"dynamodb:{state.registry.table_arn if stage.readers else state.registry.table_name}",
+        "RegistryName": registry_kind(state.registry, stage.readers),
         "QueueUrl": state.writes.queue_url,
         "DeadLetterUrl": state.dead_letters.queue_url,
     }

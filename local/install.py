@@ -14,7 +14,7 @@ from typing import Any
 
 from lancelsm.common.clock import SystemClock, SystemIds
 from lancelsm.errors import Invalid
-from local import emr_http, emr_stack, error_types, roles
+from local import aliases, emr_http, emr_stack, error_types, roles
 from local.emr import EmrServerless
 from local.emr_runner import SparkRunner
 
@@ -30,6 +30,7 @@ PATCHES: tuple[tuple[str, str, Callable[[Any], Any]], ...] = (
     ("services.eventbridge", "_invoke_target", roles.delivering),
     ("services.lambda_svc", "_execute_function_warm", error_types.true_errors),
     ("services.lambda_svc", "_run_sqs_batch", roles.polling),
+    ("services.lambda_svc", "invoke_async_with_retry", aliases.configured),
     ("services.stepfunctions", "_invoke_resource", roles.invoking),
     ("services.stepfunctions", "_invoke_resource_with_timeout", emr_stack.giving_up),
     ("services.stepfunctions", "_run_execution", roles.executing),

@@ -200,7 +200,7 @@ def naming_emr_resources(name: Callable[..., str]) -> Callable[..., str]:
 
 
 def _function(resource: str, data: Any) -> str | None:
-    """Return the ARN of the function that a task invokes, without version; None if it invokes no function."""
+    """Return the ARN of the function, version or alias that a task invokes; None if it invokes no function."""
     if "states:::lambda:invoke" in resource:
         name = str(data.get("FunctionName", ""))
     elif resource.startswith("arn:aws:lambda:"):
@@ -208,5 +208,5 @@ def _function(resource: str, data: Any) -> str | None:
     else:
         return None
     if name.startswith("arn:"):
-        return ":".join(name.split(":")[:7])
-    return f"arn:aws:lambda:{REGION}:{ACCOUNT}:function:{name.split(':')[0]}"
+        return name
+    return f"arn:aws:lambda:{REGION}:{ACCOUNT}:function:{name}"

@@ -31,7 +31,7 @@ DEAD_LETTERS = f"arn:aws:sqs:{REGION}:{ACCOUNT}:lancelsm-local-dead-letters.fifo
 FAILED_EVENTS = f"arn:aws:sqs:{REGION}:{ACCOUNT}:lancelsm-local-failed-events"
 CHUNKS = f"arn:aws:sqs:{REGION}:{ACCOUNT}:lancelsm-local-dispatch"
 COMPACTION, MERGER, GC, SWEEP = (
-    f"arn:aws:lambda:{REGION}:{ACCOUNT}:function:lancelsm-local-{name}"
+    f"arn:aws:lambda:{REGION}:{ACCOUNT}:function:lancelsm-local-{name}:live"
     for name in ("compaction", "merger", "gc", "gc_sweep")
 )
 MAPPING = f"arn:aws:lambda:{REGION}:{ACCOUNT}:event-source-mapping:00000000-0000-4000-8000-000000000001"
@@ -194,17 +194,23 @@ MAY_NOT: dict[str, list[Request]] = {
         ("dynamodb:UpdateItem", REGISTRY),
         ("dynamodb:Scan", REGISTRY),
         ("lambda:InvokeFunction", SWEEP),
+        ("lambda:InvokeFunction", COMPACTION.removesuffix(":live")),
         ("lambda:GetEventSourceMapping", f"{MAPPING[:-1]}2"),
         ("states:StartExecution", COLLECT),
     ],
     "merge-machine": [
         ("lambda:InvokeFunction", SWEEP),
+        ("lambda:InvokeFunction", MERGER.removesuffix(":live")),
         ("emr-serverless:StartJobRun", f"{APPLICATION[:-1]}2"),
         ("iam:PassRole", f"arn:aws:iam::{ACCOUNT}:role/admin"),
         ("s3:GetObject", CONFIG),
     ],
     "merge-job": [("s3:PutObject", MANIFEST), ("s3:GetObject", RESULT), ("lambda:InvokeFunction", MERGER)],
-    "collect-machine": [("lambda:InvokeFunction", MERGER), ("states:StartExecution", MERGE)],
+    "collect-machine": [
+        ("lambda:InvokeFunction", MERGER),
+        ("lambda:InvokeFunction", GC.removesuffix(":live")),
+        ("states:StartExecution", MERGE),
+    ],
 }
 ONLY = {"s3:DeleteObject": {"gc_sweep"}, "dynamodb:DeleteItem": {"gc", "gc_sweep"}}
 
@@ -260,8 +266,10 @@ def _resolve(value: Any) -> Any:
             return text.replace("${AWS::AccountId}", ACCOUNT).replace("${AWS::Region}", REGION)
         case {"Ref": name}:
             pseudo = {"AWS::AccountId": ACCOUNT, "AWS::Region": REGION, "AWS::Partition": "aws"}
-            if name.startswith("FunctionsWriterFlushSqsEventSource"):
+            if name.startswith("FunctionsWriterFlushLiveSqsEventSource"):
                 return MAPPING.rsplit(":", maxsplit=1)[-1]
+            if alias := next((arn for start, arn in ALIASES.items() if name.startswith(f"{start}Live")), None):
+                return alias
             return COLLECT if name.startswith("CollectingMachine") and "Role" not in name else pseudo.get(name, name)
         case {"Fn::GetAtt": [name, "Arn"]}:
             return ARNS[next(start for start in ARNS if name.startswith(start))]
@@ -272,13 +280,11 @@ def _resolve(value: Any) -> Any:
     return value
 
 
+ALIASES = {"FunctionsMerger": MERGER, "FunctionsGcSweep": SWEEP, "FunctionsGc": GC}
 ARNS = {
     "CollectingMachine": COLLECT,
     "EventsFailed": FAILED_EVENTS,
     "EventsDispatch": CHUNKS,
-    "FunctionsMerger": MERGER,
-    "FunctionsGcSweep": SWEEP,
-    "FunctionsGc": GC,
     "MergingApplication": APPLICATION,
     "MergingJobRole": JOB_ROLE,
     "Functions": "arn:aws:logs:::log",

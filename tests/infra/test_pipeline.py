@@ -350,8 +350,8 @@ def test_make_asl_shows_the_state_machines_with_deployed_names(local: Stacks) ->
     shown = resolved(local.pipeline["Resources"])
 
     assert set(shown) == {"merge", "collect"}
-    assert shown["merge"]["States"]["Plan"]["Parameters"]["FunctionName"] == "lancelsm-local-merger"
-    assert shown["collect"]["States"]["Sweep"]["Parameters"]["FunctionName"] == "lancelsm-local-gc_sweep"
+    assert shown["merge"]["States"]["Plan"]["Parameters"]["FunctionName"] == "lancelsm-local-merger:live"
+    assert shown["collect"]["States"]["Sweep"]["Parameters"]["FunctionName"] == "lancelsm-local-gc_sweep:live"
     assert shown["merge"]["States"]["Collect"]["Parameters"]["StateMachineArn"].startswith("<CollectingMachine")
     assert shown["merge"]["States"]["MergeOnSpark"]["Parameters"]["ExecutionRoleArn"].endswith(".Arn>")
 

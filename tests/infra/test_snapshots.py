@@ -18,7 +18,7 @@ import pytest
 from tests.infra.conftest import Stacks, Template
 
 SNAPSHOTS = Path(__file__).parent / "snapshots"
-_HASH = re.compile(r"[0-9a-f]{64}")
+_HASH = re.compile(r"[0-9a-f]{64}|(?<=CurrentVersion[0-9A-F]{8})[0-9a-f]{32}")
 
 
 def normalised(template: Template) -> Template:

@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 from botocore.exceptions import ClientError
 
 import lancelsm
+from lancelsm.client.invoke import function_name
 from lancelsm.common.layout import Position, wal_entry
 from lancelsm.record.schema import TOMBSTONE
 from lancelsm.region.catalog import Region
@@ -83,8 +84,12 @@ class Deployment:
 
     # Functions
 
+    @property
+    def _writes(self) -> str:
+        return f"arn:aws:sqs:{self.aws.region}:{self.aws.account}:lancelsm-{self.stage}-writes.fifo"
+
     def function(self, name: str) -> str:
-        return f"lancelsm-{self.stage}-{name}"
+        return function_name(self.stage, name)
 
     def invoke(self, name: str, event: object) -> Any:
         """Invoke a function and return its document, or raise `FunctionError`."""
@@ -120,10 +125,9 @@ class Deployment:
     def paused(self) -> Iterator[None]:
         """Disable the event source mapping, so that only the test receives from the write queue."""
         functions = self.client("lambda")
-        name = self.function("writer_flush")
 
         def switch(*, on: bool) -> None:
-            (mapping,) = functions.list_event_source_mappings(FunctionName=name)["EventSourceMappings"]
+            (mapping,) = functions.list_event_source_mappings(EventSourceArn=self._writes)["EventSourceMappings"]
             functions.update_event_source_mapping(UUID=mapping["UUID"], Enabled=on)
             wanted = "Enabled" if on else "Disabled"
             until(lambda: functions.get_event_source_mapping(UUID=mapping["UUID"])["State"], lambda one: one == wanted)
@@ -152,7 +156,7 @@ class Deployment:
                 "messageAttributes": {},
                 "md5OfBody": one["MD5OfBody"],
                 "eventSource": "aws:sqs",
-                "eventSourceARN": f"arn:aws:sqs:{self.aws.region}:{self.aws.account}:lancelsm-{self.stage}-writes.fifo",
+                "eventSourceARN": self._writes,
                 "awsRegion": self.aws.region,
             }
             for one in answer.get("Messages", [])

@@ -310,6 +310,30 @@ def test_a_state_machine_invokes_only_functions_that_its_role_allows(aws: Emulat
     assert "not authorized to perform: lambda:InvokeFunction" in execution["cause"]
 
 
+def test_an_alias_is_invoked_by_its_own_name_only_and_keeps_its_failed_events(aws: Emulator, function: str) -> None:
+    # Given an alias whose failed events go to a queue at once
+    functions, sqs = aws.client("lambda"), aws.client("sqs")
+    version = functions.publish_version(FunctionName=function)["Version"]
+    alias = functions.create_alias(FunctionName=function, Name="live", FunctionVersion=version)["AliasArn"]
+    queue = sqs.create_queue(QueueName="failed")["QueueUrl"]
+    kept = {"OnFailure": {"Destination": arn("sqs", "failed")}}
+    functions.put_function_event_invoke_config(
+        FunctionName=function, Qualifier="live", MaximumRetryAttempts=0, DestinationConfig=kept
+    )
+    allowed = [("lambda:InvokeFunction", alias)]
+
+    # When machines that may invoke the alias invoke it, and the function
+    by_alias = executed(aws, machine_of(aws, "by-alias", allowed, lambda_task("reader:live")), {"read": "in/a"})
+    by_function = executed(aws, machine_of(aws, "by-function", allowed, lambda_task(function)), {"read": "in/a"})
+    functions.invoke(FunctionName="reader:live", InvocationType="Event", Payload=b'{"raise": "later"}')
+
+    # Then only the alias runs, and the event is kept
+    assert by_alias["status"] == "SUCCEEDED"
+    assert "not authorized to perform: lambda:InvokeFunction" in by_function["cause"]
+    (message,) = until(lambda: sqs.receive_message(QueueUrl=queue).get("Messages"), bool)
+    assert json.loads(message["Body"])["requestPayload"] == {"raise": "later"}
+
+
 @pytest.mark.rest
 def test_a_group_is_redelivered_in_order_and_does_not_block_others(aws: Emulator, function: str) -> None:
     # Given two groups of three messages; A1 fails twice

@@ -97,7 +97,7 @@ class FakeAws:
         fault = self.faults.pop(0) if self.faults else None
         if fault is not None:
             return fault(self, Payload)
-        if FunctionName.endswith("query"):
+        if FunctionName.endswith("query:live"):
             return self.reply(self.answer)
         return self.reply(self.run(Payload))
 

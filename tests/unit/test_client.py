@@ -599,7 +599,7 @@ def test_the_names_of_the_functions_can_be_set() -> None:
     client.flush()
     client.write("orders", rows(1))
 
-    assert aws.names == ("arn:mine", "lancelsm-prod-writer_flush")
+    assert aws.names == ("arn:mine", "lancelsm-prod-writer_flush:live")
 
 
 def test_the_client_imports_without_any_other_package() -> None:

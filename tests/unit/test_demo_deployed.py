@@ -61,11 +61,11 @@ class FakeStack:
     def invoke(self, *, FunctionName: str, Payload: bytes) -> Any:
         event = json.loads(Payload)
         functions: dict[str, Callable[[Event], Any]] = {
-            "lancelsm-dev-ingest": self.ingest,
-            "lancelsm-dev-query": self.query,
-            "lancelsm-dev-compaction": self.compaction,
+            "lancelsm-dev-ingest:live": self.ingest,
+            "lancelsm-dev-query:live": self.query,
+            "lancelsm-dev-compaction:live": self.compaction,
         }
-        if FunctionName.endswith("compaction") and self.faults:
+        if FunctionName.endswith("compaction:live") and self.faults:
             error = self.faults.pop()
             return reply({"errorType": error.kind, "errorMessage": json.dumps(error.document())}, FunctionError="x")
         return reply(functions[FunctionName](event))

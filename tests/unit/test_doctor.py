@@ -209,8 +209,8 @@ def test_one_fault_fails_only_one_check() -> None:
 
 
 def test_the_emulator_needs_no_layers_backups_or_deletion_protection() -> None:
-    facts = replace(healthy(), stage="local")
-    facts = replace(facts, functions={name: {**function(name), "Layers": []} for name in FUNCTIONS})
+    emulated = {"Environment": {"Variables": {"LANCELSM_STACK": "s", "AWS_ALLOW_HTTP": "true"}}, "Layers": []}
+    facts = replace(healthy(), functions={name: {**function(name), **emulated} for name in FUNCTIONS})
     facts = replace(facts, registry={**facts.registry, "DeletionProtectionEnabled": False}, backups=GONE)  # type: ignore[dict-item]
 
     assert failed_checks(facts) == {}

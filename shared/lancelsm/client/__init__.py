@@ -21,7 +21,17 @@ from typing import Any, Final, Self, cast
 
 from lancelsm.client.batching import ATTEMPT_SECONDS, RETRY_SECONDS, Request, TableBuffer
 from lancelsm.client.encoding import LARGE_BYTES, EncodedRows, Op, encode_rows, event, stream, to_json_value, to_list
-from lancelsm.client.invoke import Answered, Document, Failed, Functions, NoResponse, NotStarted, Response, Service
+from lancelsm.client.invoke import (
+    Answered,
+    Document,
+    Failed,
+    Functions,
+    NoResponse,
+    NotStarted,
+    Response,
+    Service,
+    function_name,
+)
 from lancelsm.client.large_payloads import Fetch, decode_file, decode_lines, fetch, put, work_location
 from lancelsm.common import aws
 from lancelsm.common.checked import checked
@@ -89,7 +99,7 @@ class Client:
     ) -> None:
         if not 0 < retry_seconds <= RETRY_SECONDS:
             raise Invalid(f"retry_seconds is {retry_seconds}", remedy=f"Give up to {RETRY_SECONDS}")
-        names = {name: f"lancelsm-{stage}-{name}" for name in _FUNCTIONS} | dict(functions or {})
+        names = {name: function_name(stage, name) for name in _FUNCTIONS} | dict(functions or {})
         self._service = service or partial(aws.client, region=region)
         self._functions = Functions(names, service=self._service)
         self._stage = stage

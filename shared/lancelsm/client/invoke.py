@@ -15,6 +15,7 @@ from lancelsm.errors import Ambiguous, Invalid, LsmError, Unavailable
 Document = dict[str, Any]
 Service = Callable[..., Any]  # creates AWS clients, see `common.aws.client`
 
+ALIAS = "live"  # of every function of a deployment: the version that callers get
 _KINDS = {kind.kind: kind for kind in LsmError.__subclasses__()}
 _RETRYABLE = ("Contended", "Unavailable", "Ambiguous")
 _TOO_MANY = 429
@@ -51,6 +52,11 @@ class NoResponse:
 
 
 Response = Answered | Failed | NotStarted | NoResponse
+
+
+def function_name(stage: str, function: str) -> str:
+    """Return the name by which a function of a stage is invoked."""
+    return f"lancelsm-{stage}-{function}:{ALIAS}"
 
 
 class Functions:

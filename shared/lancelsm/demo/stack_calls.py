@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Self
 
-from lancelsm.client.invoke import Functions, Service
+from lancelsm.client.invoke import Functions, Service, function_name
 from lancelsm.client.large_payloads import outputs
 from lancelsm.common import aws
 from lancelsm.common.clock import Budget, Clock, Ids
@@ -51,7 +51,7 @@ class Stack:
         self._service = service
         self._clock = clock
         self._ids = ids
-        names = {"compaction": f"lancelsm-{resources.stage}-compaction"}
+        names = {"compaction": function_name(resources.stage, "compaction")}
         self._functions = Functions(names, service=service)
 
     def service(self, name: str, **more: Any) -> Any:
@@ -114,7 +114,7 @@ class _CountingClient:
 
     def invoke(self, *, FunctionName: str, Payload: bytes) -> Any:
         reply = self._client.invoke(FunctionName=FunctionName, Payload=Payload)
-        if not FunctionName.endswith("-ingest"):
+        if FunctionName != function_name(self._stack.resources.stage, "ingest"):
             return reply
         body = reply["Payload"].read()
         self._stack.requests += 1

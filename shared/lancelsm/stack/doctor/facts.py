@@ -100,6 +100,13 @@ def fetch(stage: str, *, service: Service, clock: Clock, ids: Ids) -> Deployment
     objects, queue, compute = service("s3"), service("sqs"), service("lambda")
     registry = service("dynamodb")
     functions = {name: name.title().replace("_", "") + "Function" for name in FUNCTIONS}
+    queues = {
+        name: query_output(
+            name, lambda url: queue.get_queue_attributes(QueueUrl=url, AttributeNames=["All"])["Attributes"]
+        )
+        for name in ("QueueUrl", "DeadLetterUrl")
+    }
+    writes = queues["QueueUrl"]
     return DeploymentFacts(
         stage=stage,
         region=identity.meta.region_name,
@@ -111,12 +118,7 @@ def fetch(stage: str, *, service: Service, clock: Clock, ids: Ids) -> Deployment
         probe=query_output("Bucket", partial(_probe, objects, ids.nonce())),
         registry=query_output("RegistryName", lambda name: registry.describe_table(TableName=_table(name))["Table"]),
         backups=query_output("RegistryName", lambda name: registry.describe_continuous_backups(TableName=_table(name))),
-        queues={
-            name: query_output(
-                name, lambda url: queue.get_queue_attributes(QueueUrl=url, AttributeNames=["All"])["Attributes"]
-            )
-            for name in ("QueueUrl", "DeadLetterUrl")
-        },
+        queues=queues,
         functions={
             name: query_output(key, lambda name: compute.get_function_configuration(FunctionName=name))
             for name, key in functions.items()
@@ -125,9 +127,9 @@ def fetch(stage: str, *, service: Service, clock: Clock, ids: Ids) -> Deployment
             name: query_output(key, lambda name: compute.invoke(FunctionName=name, InvocationType="DryRun"))
             for name, key in functions.items()
         },
-        mappings=query_output(
-            functions["writer_flush"], lambda name: compute.list_event_source_mappings(FunctionName=name)
-        ),
+        mappings=writes
+        if isinstance(writes, CallFailed)
+        else _call(lambda arn: compute.list_event_source_mappings(EventSourceArn=arn), writes["QueueArn"]),
         machines={
             name: query_output(
                 f"{name}Machine", lambda arn: service("stepfunctions").describe_state_machine(stateMachineArn=arn)
