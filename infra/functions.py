@@ -26,6 +26,7 @@ from infra.stage import ROOT, Stage
 from infra.storage import TABLES, WORK
 from lancelsm.client.invoke import ALIAS, function_name
 from lancelsm.stack.telemetry import TABLE_METRICS
+from lancelsm.stack.tracing import TRACING
 
 BATCH = 10  # messages; the maximum for a FIFO queue
 WRITER = "writer_flush"
@@ -270,12 +271,14 @@ class Functions(Construct):
             log_group=group,
             # An older version stays: invocations that run may end, and the alias may go back to it.
             current_version_options=lambda_.VersionOptions(removal_policy=cdk.RemovalPolicy.RETAIN),
+            tracing=lambda_.Tracing.ACTIVE if stage.tracing else None,
             **(self._network.of_function() if self._network else {}),
             environment={
                 "LANCELSM_STACK": cdk.Stack.of(self).stack_name,
                 **{name: environment[name] for name in shape.environment},
                 **stage.settings,
                 **({TABLE_METRICS: "true"} if stage.table_metrics else {}),
+                **({TRACING: "true"} if stage.tracing else {}),
                 **({"AWS_ALLOW_HTTP": "true"} if stage.local else {}),
             },
         )
@@ -283,6 +286,8 @@ class Functions(Construct):
             function,
             {"L1": "Functions and layers share one runtime; both move to a newer one once the layers are tested on it"},
         )
+        if stage.tracing:
+            accept(role, {"IAM5[Resource::*]": "X-Ray has no resources that a policy could name"})
         cdk.CfnOutput(cdk.Stack.of(self), f"{title}Function", value=live_name(stage, name))
         return function
 

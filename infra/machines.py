@@ -48,9 +48,11 @@ def machine(
         definition_body=sfn.DefinitionBody.from_file(str(WORKFLOWS / f"{name}.asl.json")),
         definition_substitutions={"Partition": cdk.Aws.PARTITION, **tokens},
         role=role,
+        tracing_enabled=stage.tracing or None,
         logs=sfn.LogOptions(destination=group, level=sfn.LogLevel.ALL, include_execution_data=False),
     )
-    accept(made, {"SF2": "Logs and the execution history show each step; X-Ray would add cost"})
+    if not stage.tracing:
+        accept(made, {"SF2": "Logs and the execution history show each step; X-Ray would add cost"})
     accept_wildcards(role, grants, "The id of a job is known only when it starts")
     accept(role, {"IAM5[Resource::*]": "Step Functions needs log delivery permissions on all resources"})
     cdk.CfnOutput(cdk.Stack.of(scope), f"{name.title()}Machine", value=made.state_machine_arn)

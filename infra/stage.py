@@ -64,6 +64,7 @@ class Stage:
     alarm_topic: str | None  # ARN; without it alarms are only shown
     runbook_url: str | None  # where the files of docs/runbooks are; alarms name it
     table_metrics: bool  # whether metrics are also there for each table, which costs more
+    tracing: bool  # whether X-Ray traces functions and state machines
     function_url: bool  # whether `ingest` gets a URL, for callers with IAM credentials
     collect: bool  # whether merges start collections
     writers: int | None  # most invocations of `writer_flush` at the same time; None: no limit but the account's
@@ -144,6 +145,7 @@ def stage_of(node: Node) -> Stage:
         alarm_topic=context.arn("alarm_topic", "sns:REGION:ACCOUNT:NAME", r"sns:REGION:ACCOUNT:[\w-]+"),
         runbook_url=(context.text("runbook_url") or "").rstrip("/") or None,
         table_metrics=context.flag("table_metrics"),
+        tracing=context.flag("tracing"),
         function_url=context.flag("function_url"),
         collect=context.one_of("collect", Literal["on", "off"], default="on") == "on",
         writers=context.number("maximum_concurrency", range(2, 1001)),
@@ -153,7 +155,7 @@ def stage_of(node: Node) -> Stage:
         settings=_settings(node.try_get_context),
     )
     if region := chosen.region or os.environ.get("CDK_DEFAULT_REGION"):  # the CDK sets it from the credentials
-        check_partition(region, chosen={"function_url": chosen.function_url})
+        check_partition(region, chosen={"function_url": chosen.function_url, "tracing": chosen.tracing})
     _check_existing(chosen)
     return chosen
 

@@ -77,9 +77,10 @@ def test_a_claim_a_flush_and_a_merge_work_in_the_cloud(cloud: Deployment, tmp_pa
     assert merged == recorded["merge"]
     assert merged["rows_upserted"] == 1
     assert table.get([0]).to_pylist() == [{"id": 0, "state": "sent"}]
-    for line in metrics((tmp_path / "log").read_text()):
-        assert line["_aws"]["CloudWatchMetrics"][0]["Dimensions"] == [["function", "table"]]
-        assert line["table"] == "s3://lake/tables/pipeline"
+    log = (tmp_path / "log").read_text()
+    for line in metrics(log):
+        assert line["_aws"]["CloudWatchMetrics"][0]["Dimensions"] == [["function"]]
+    assert '"table":"pipeline","step":"record"}' in log, "the line of a call that succeeded"
 
 
 @pytest.mark.rest

@@ -106,6 +106,7 @@ def chosen(tmp_path_factory: pytest.TempPathFactory) -> Stacks:
         alarm_topic=TOPIC,
         runbook_url=f"{RUNBOOK_URL}/",
         table_metrics="true",
+        tracing="true",
         maximum_concurrency="7",
         spark_capacity="40",
         spark_worker="2",

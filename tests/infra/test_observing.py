@@ -158,6 +158,19 @@ def test_the_context_asks_for_metrics_of_each_table(chosen: Stacks, prod: Stacks
     assert (asking(chosen), asking(prod)) == ({"true"}, {None})
 
 
+def test_the_context_asks_for_traces_of_functions_and_state_machines(chosen: Stacks, prod: Stacks) -> None:
+    functions, roles = chosen.functions(), chosen.of("AWS::IAM::Policy").values()
+    granting = [one for one in roles if "xray:PutTraceSegments" in json.dumps(one["PolicyDocument"])]
+    machines = chosen.of("AWS::StepFunctions::StateMachine")
+
+    assert {one["TracingConfig"]["Mode"] for one in functions.values()} == {"Active"}
+    assert {one["Environment"]["Variables"]["LANCELSM_TRACING"] for one in functions.values()} == {"true"}
+    assert len(granting) == len(functions) + len(machines)
+    assert all(one["TracingConfiguration"] == {"Enabled": True} for one in machines.values())
+    text = json.dumps(prod.pipeline)
+    assert [word for word in ("TracingConfig", "LANCELSM_TRACING", "xray") if word in text] == []
+
+
 WIDGETS = {
     "Alarms": set(),
     "Oldest row that waits: seconds": {"oldest_unflushed_seconds", "merge_lag_seconds"},

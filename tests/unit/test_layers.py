@@ -44,7 +44,7 @@ def test_a_layer_contains_only_tested_versions(name: str) -> None:
 
 
 def test_the_writer_layer_contains_neither_lance_nor_numpy() -> None:
-    assert not pins("lean").keys() & {"numpy", "pydantic", "pylance", "aws-xray-sdk"}
+    assert not pins("lean").keys() & {"numpy", "pydantic", "pylance"}
     assert pins("lance").keys() >= {*pins("lean"), "numpy", "pylance"}
 
 

@@ -20,6 +20,7 @@ from lancelsm.common.settings import resolve
 from lancelsm.common.shown import did_you_mean, shown
 from lancelsm.errors import Invalid, LsmError
 from lancelsm.stack.telemetry import Telemetry, load
+from lancelsm.stack.tracing import traced
 
 T = TypeVar("T")
 Document = dict[str, Any]
@@ -94,7 +95,7 @@ def function(work: Callable[[Document, FunctionCall], Document]) -> Callable[[Do
                 raise _bug(error).with_traceback(error.__traceback__) from None
 
     handler.__doc__ = work.__doc__
-    return handler
+    return traced(handler)
 
 
 def facts(event: Mapping[str, Any], document: Mapping[str, Any]) -> dict[str, object]:
