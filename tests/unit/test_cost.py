@@ -18,6 +18,9 @@ from benchmarks import tables
 from benchmarks.s3 import Server, serving
 from lancelsm.common.clock import SystemClock
 from lancelsm.common.settings import Settings
+from lancelsm.compaction.maintenance import optimize_table
+from lancelsm.compaction.optimize import Optimized
+from lancelsm.dataset.optimize import TARGET_ROWS
 from lancelsm.errors import Invalid
 from lancelsm.gc import collect
 from lancelsm.record.normalize import upserts
@@ -155,6 +158,26 @@ def test_a_merge_sends_the_requests_that_are_charged(server: Server, generations
     assert counted.during(counted.write) == requests.WRITE + requests.WRITE_FIRST
 
 
+@pytest.mark.rest
+def test_an_optimize_sends_the_requests_that_are_charged(server: Server) -> None:
+    counted, merges = CountedTable(server), 4
+
+    def optimize(small_fragments: int) -> Optimized:
+        settings = replace(
+            counted.handle.settings, optimize_small_fragments=small_fragments, optimize_deleted_percent=100
+        )
+        return optimize_table(replace(counted.handle, settings=settings))
+
+    for _ in range(merges):
+        counted.append()
+        counted.table.flush()
+        counted.table.merge(engine="inprocess")
+
+    assert counted.during(lambda: optimize(1000)) == requests.OPTIMIZE
+    rewritten = requests.OPTIMIZE + requests.REWRITE + requests.REWRITE_FRAGMENT * (merges + 1)
+    assert counted.during(lambda: optimize(merges)) == rewritten
+
+
 class StoppedClock(SystemClock):
     """A clock that stands still, so that versions of the base do not age during the test."""
 
@@ -246,6 +269,37 @@ def test_readme_and_cost_page_show_the_computed_figures() -> None:
     assert all(f"${one:.3f}" in readme and f"(${other:.3f}" in readme for one, other in zip(direct, queue, strict=True))
 
 
+def bill(*parts: str, **more: Any) -> dict[str, float]:
+    """Return quantities by item of these parts of a bill."""
+    given = {"rows_per_second": 250, "row_bytes": 1000, "batch": 1000, "path": "direct", **more}
+    items = per_row.monthly_bill(Workload(**given), Settings())
+    return {item.item: item.quantity for item in items if item.part in parts}
+
+
+def test_compactions_of_the_base_are_charged_by_the_bytes_that_they_write_again() -> None:
+    assert per_row._TARGET_ROWS == TARGET_ROWS
+    often, once = (bill("merge", rows_per_second=rate) for rate in (1, 250))
+    assert often["base compaction"] > once["base compaction"] / 250, "more often for small merges"
+    assert "base compaction" not in bill("merge", rows_per_second=1000), "fragments that are large at once stay"
+
+
+def test_deleted_objects_are_charged_as_long_as_the_bucket_keeps_them() -> None:
+    month = 250 * per_row.MONTH_SECONDS * 1000 / 1e9
+    assert bill("keep")["deleted objects"] == pytest.approx(3 * month * 7 / 30.4, rel=0.01)
+    assert bill("keep", rows_per_second=1000)["deleted objects"] == pytest.approx(4 * 2 * month * 7 / 30.4, rel=0.01)
+
+
+def test_starts_of_containers_are_charged_at_most_once_a_call() -> None:
+    def starts(function: str, **more: Any) -> float:
+        charged = bill("queue", "write", "flush", "merge", "collect", path="queue", **more)[f"starts of {function}"]
+        return charged / (per_row._INIT_SECONDS[function] * per_row.MEMORY_MB[function] / 1024)
+
+    every_two_hours = per_row.MONTH_SECONDS / 7200
+    assert starts("merger") == pytest.approx(every_two_hours)
+    assert starts("writer_flush", rows_per_second=1, batch=10_000) == pytest.approx(per_row.MONTH_SECONDS / 10_000)
+    assert starts("writer_flush", rows_per_second=100_000) > 5 * every_two_hours, "many at the same time"
+
+
 def test_merges_too_large_for_a_function_are_charged_as_jobs() -> None:
     def charged(rows_per_second: float) -> set[Price]:
         work = Workload(rows_per_second=rows_per_second, row_bytes=100, batch=1000, path="direct")
@@ -304,6 +358,11 @@ def test_the_priced_resources_of_a_template_are_counted() -> None:
     held = inventory([template("AWS::CloudWatch::Alarm"), template("AWS::S3::Bucket"), schedule, idle])
 
     assert held == Inventory(alarms=1, runs=8760, metrics=1)
+
+    gateway = template("AWS::EC2::VPCEndpoint", VpcEndpointType="Gateway")
+    interface = template("AWS::EC2::VPCEndpoint", VpcEndpointType="Interface", SubnetIds=["a", "b"])
+    (endpoints,) = at_rest.bill_at_rest(inventory([gateway, interface, template("AWS::EC2::SecurityGroup")]))
+    assert endpoints.usd == pytest.approx(2 * 7.30)
 
 
 @pytest.mark.parametrize(

@@ -20,27 +20,27 @@ class PathChoice(StrEnum):
     QUEUE = "queue"
 
 
-class StageChoice(StrEnum):
-    DEV = "dev"
-    PROD = "prod"
-
-
 @command(commands, "cost", example="lancelsm cost --rows-per-second 1000 --row-bytes 1000 --path queue")
 def cost(
     session: Session,
+    *,
     rows_per_second: Annotated[
         float | None, typer.Option(help="Rows per second into one region; needed unless --at-rest is given.")
     ] = None,
     row_bytes: Annotated[int, typer.Option(help="Bytes per row.")] = 1000,
     batch: Annotated[int, typer.Option(help="Rows per request.")] = 1000,
     path: Annotated[PathChoice, typer.Option(help="Write directly, or through the queue.")] = PathChoice.DIRECT,
-    stage: Annotated[StageChoice, typer.Option(help="The stage whose resources are counted.")] = StageChoice.PROD,
+    stage: Annotated[str, typer.Option(help="The stage whose resources are counted.")] = "prod",
     table_metrics: Annotated[
         bool, typer.Option("--table-metrics", help="Count metrics of the table too: -c table_metrics=true.")
     ] = False,
     at_rest: Annotated[
         bool, typer.Option("--at-rest", help="Show only the cost of a deployment to which nothing is written.")
     ] = False,
+    from_metrics: Annotated[
+        bool, typer.Option("--from-metrics", help="Compare the estimate with what the stage has counted.")
+    ] = False,
+    days: Annotated[int, typer.Option(help="With --from-metrics: the last days to count.", min=1, max=455)] = 7,
 ) -> None:
     """Show the monthly cost of a deployment, item by item, by AWS list prices in us-east-1 without any free tier.
 
@@ -50,12 +50,19 @@ def cost(
     the cost of a million rows until they are durable and readable, `merged` until they are in the base, `collected`
     until their log entries and generations are deleted. `price_checked` is false for a price that was not compared on
     the day of `prices_checked`.
+
+    With --from-metrics it reads metrics of the functions and of DynamoDB, and compares a month at that rate with the
+    estimate for the same rows. As JSON: {"counted", "estimated": {"requests", "rows", "writes", "flushes",
+    "generations", "merges", "record_reads", "record_writes"}, "counted_usd", "estimated_usd"}.
     """
     from lancelsm.common.settings import Settings
     from lancelsm.stack.cost import at_rest as at_rest_cost
     from lancelsm.stack.cost import per_row, prices, total
 
-    rest = at_rest_cost.bill_at_rest(at_rest_cost.AT_REST[stage.value])
+    if from_metrics:
+        _compare(session, stage, days=days, row_bytes=row_bytes)
+        return
+    rest = at_rest_cost.bill_at_rest(at_rest_cost.AT_REST.get(stage, at_rest_cost.AT_REST["dev"]))
     document: dict[str, Any] = {"region": prices.REGION, "prices_checked": prices.CHECKED}
     if at_rest or rows_per_second is None:
         if not at_rest:
@@ -75,6 +82,44 @@ def cost(
         items = [*moved, *rest]
     document |= {"items": [_line(item) for item in items], "usd_per_month": total(items)}
     session.show(document, lambda: _text(document))
+
+
+def _compare(session: Session, stage: str, *, days: int, row_bytes: int) -> None:
+    from dataclasses import asdict
+
+    from lancelsm.client.large_payloads import outputs
+    from lancelsm.common import aws
+    from lancelsm.common.clock import SystemClock
+    from lancelsm.common.settings import Settings
+    from lancelsm.stack.cost.from_metrics import compare, read_counts
+
+    seconds = days * 86_400.0
+    registry = outputs(f"lancelsm-{stage}-pipeline", service=aws.client)["RegistryName"]
+    counts = read_counts(
+        stage,
+        registry.removeprefix("dynamodb:").rpartition("/")[2],
+        seconds=seconds,
+        now=SystemClock().now(),
+        client=aws.client("cloudwatch"),
+    )
+    document = asdict(compare(counts, seconds=seconds, row_bytes=row_bytes, settings=Settings()))
+    session.show(document, lambda: _compared(document))
+
+
+def _compared(document: dict[str, Any]) -> Any:
+    from rich.console import Group
+
+    from lancelsm.cli.text import listing
+
+    shown = [
+        {"a month": name.replace("_", " "), "counted": f"{counted:,.0f}", "estimated": f"{estimated:,.0f}"}
+        for (name, counted), estimated in zip(document["counted"].items(), document["estimated"].values(), strict=True)
+    ]
+    last = (
+        f"${document['counted_usd']:.2f} for what was counted, ${document['estimated_usd']:.2f} as estimated, "
+        "until rows are in the base"
+    )
+    return Group(listing(shown, columns=("a month", "counted", "estimated")), "", last)
 
 
 def _line(item: CostItem) -> dict[str, Any]:

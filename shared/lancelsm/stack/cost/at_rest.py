@@ -37,6 +37,7 @@ class Inventory:
     metrics: int = 0  # that these runs write: the heartbeat
     registries: int = 0
     keys: int = 0
+    interfaces: int = 0  # of VPC endpoints: one in each subnet
 
     def __add__(self, other: Inventory) -> Inventory:
         return Inventory(**{one.name: getattr(self, one.name) + getattr(other, one.name) for one in fields(self)})
@@ -67,6 +68,7 @@ def bill_at_rest(resources: Inventory) -> list[CostItem]:
         ("registry, point-in-time recovery", records, prices.RECORD_RECOVERY),
         ("dashboards", max(0, resources.dashboards - _FREE_DASHBOARDS), prices.DASHBOARD),
         ("keys", resources.keys, prices.KEY),
+        ("VPC endpoints", resources.interfaces * MONTH_SECONDS / 3600, prices.ENDPOINT_HOUR),
     )
     return [
         CostItem(part=part, item=item, quantity=quantity, price=price) for item, quantity, price in priced if quantity
@@ -126,6 +128,12 @@ def _scheduled(properties: Properties) -> Inventory | str:
     return Inventory(runs=MONTH_SECONDS // (int(found[1]) * _UNIT_SECONDS[found[2]]), metrics=1)
 
 
+def _endpoint(properties: Properties) -> Inventory | str:
+    if properties.get("VpcEndpointType", "Gateway") == "Gateway":
+        return Inventory()
+    return Inventory(interfaces=len(properties.get("SubnetIds", ())))
+
+
 def _filter(properties: Properties) -> Inventory | str:
     """Return no cost: a filter is free while no line matches, unless it has a default value for other lines."""
     transformations = properties.get("MetricTransformations", ())
@@ -143,6 +151,9 @@ _RULES: Final[Mapping[str, Rule]] = {
     "AWS::CloudWatch::Alarm": _alarm,
     "AWS::CloudWatch::Dashboard": _each(dashboards=1),
     "AWS::DynamoDB::Table": _registry,
+    "AWS::EC2::SecurityGroup": _free,
+    "AWS::EC2::SecurityGroupIngress": _free,
+    "AWS::EC2::VPCEndpoint": _endpoint,
     "AWS::EMRServerless::Application": _free_without("InitialCapacity"),
     "AWS::Events::Rule": _scheduled,
     "AWS::IAM::ManagedPolicy": _free,

@@ -42,6 +42,12 @@ _CPU_SECONDS_PER_KB = {"ingest": 8e-6, "writer_flush": 12e-6, "compaction": 15e-
 _STEP_SECONDS = 2.0  # each step of a merge (plan, optimize, record) and of a collection, without the time for reads
 _READ_SECONDS, _READS_AT_ONCE = 0.03, 16
 _COMPRESSED = 0.5 * 4 / 3  # the size of a message relative to its rows: zstd, then base64
+# Lambda charges the start of a container too. AWS replaces a container after about two hours, also if it is busy.
+_INIT_SECONDS = {"ingest": 0.5, "writer_flush": 0.5, "dispatch": 0.5, "compaction": 2.0, "merger": 2.0, "gc": 2.0}
+_CONTAINER_SECONDS = 7200
+_TARGET_ROWS = 1_048_576  # of a fragment that a compaction of the base writes: `dataset.optimize.TARGET_ROWS`
+_SMALL_SHARE = 4  # a fragment below this part of it is small: `compaction.optimize`
+_KEPT_DAYS = 7  # `-c noncurrent_days`: how long the bucket keeps deleted objects
 _LOG_BYTES = 1200  # per invocation: the lines of Lambda, our lines, the metrics
 METRICS: Final = {  # those that a table causes that is written to through the queue
     "ingest": ("rows",),
@@ -93,12 +99,14 @@ class Workload:
 
 def monthly_bill(work: Workload, settings: Settings) -> list[CostItem]:
     """Return the bill of a month with only this workload."""
-    maintenance = _maintenance(work, settings)
+    due = maintenance(work, settings)
     return [
         *_arrival(work),
-        *_flushed_and_merged(work, settings, maintenance),
-        *_collected(work, settings, maintenance),
+        *_flushed_and_merged(work, settings, due),
+        *_rewritten(work.rows, work.row_bytes, due.merges, settings),
+        *_collected(work, settings, due),
         *_observability(work),
+        kept_after_deletion(work, settings),
     ]
 
 
@@ -131,7 +139,7 @@ def measured_bill(done: MeasuredWork) -> list[CostItem]:
     """
     kilobytes = done.rows * done.row_bytes / 1000
     return [
-        *_queued(done.requests, messages=done.messages, kilobytes=kilobytes),
+        *(_queued(done.requests, messages=done.messages, kilobytes=kilobytes) if done.requests else ()),
         *_written(done.entries, kilobytes=kilobytes),
         *_flushed(done.flushes, generations=done.generations, entries=done.entries, kilobytes=kilobytes),
         *_merged(
@@ -141,6 +149,7 @@ def measured_bill(done: MeasuredWork) -> list[CostItem]:
             generations=done.generations,
             kilobytes=kilobytes - done.merged_rows * done.row_bytes / 1000,
         ),
+        *_rewritten(done.rows - done.merged_rows, done.row_bytes, done.merges, Settings()),
         _logs(done.requests + done.entries),
     ]
 
@@ -169,7 +178,7 @@ def _written(entries: float, *, kilobytes: float) -> Iterator[CostItem]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Maintenance:
+class Maintenance:
     """Flushes, generations and merges per month that the schedule causes for a stream."""
 
     flushes: float
@@ -177,19 +186,20 @@ class _Maintenance:
     merges: float
 
 
-def _maintenance(work: Workload, settings: Settings) -> _Maintenance:
+def maintenance(work: Workload, settings: Settings) -> Maintenance:
+    """Return what the schedule does for a stream, with these settings of the table."""
     generation_rows = min(settings.flush_rows, settings.flush_bytes / work.row_bytes)
     flushes = min(MONTH_SECONDS / SCHEDULE_SECONDS, work.calls)
     generations = flushes * ceil(work.rows / flushes / generation_rows)
     often = min(settings.merge_age_seconds, settings.merge_generations * MONTH_SECONDS / generations)
     merges = min(flushes, MONTH_SECONDS / (SCHEDULE_SECONDS * ceil(often / SCHEDULE_SECONDS)))
-    return _Maintenance(flushes=flushes, generations=generations, merges=merges)
+    return Maintenance(flushes=flushes, generations=generations, merges=merges)
 
 
-def _flushed_and_merged(work: Workload, settings: Settings, maintenance: _Maintenance) -> Iterator[CostItem]:
+def _flushed_and_merged(work: Workload, settings: Settings, due: Maintenance) -> Iterator[CostItem]:
     kilobytes = work.rows * work.row_bytes / 1000
-    generations, merges = maintenance.generations, maintenance.merges
-    yield from _flushed(maintenance.flushes, generations=generations, entries=work.calls, kilobytes=kilobytes)
+    generations, merges = due.generations, due.merges
+    yield from _flushed(due.flushes, generations=generations, entries=work.calls, kilobytes=kilobytes)
 
     rows = work.rows / merges
     few, small = settings.merge_inprocess_delta_rows, settings.merge_inprocess_delta_bytes
@@ -203,15 +213,37 @@ def _flushed_and_merged(work: Workload, settings: Settings, maintenance: _Mainte
     )
 
 
-def _collected(work: Workload, settings: Settings, maintenance: _Maintenance) -> Iterator[CostItem]:
+def _rewritten_rows(rows: float, merges: float, settings: Settings) -> float:
+    """Return how many rows the compactions of the base write again, if no row replaces another.
+
+    They write a row again until its fragment has the target size. A merge of that many rows writes such fragments.
+    """
+    of_a_merge = rows / merges if merges else _TARGET_ROWS
+    if of_a_merge >= _TARGET_ROWS / _SMALL_SHARE:
+        return 0.0
+    return rows * (1 + ceil(_TARGET_ROWS / (settings.optimize_small_fragments * of_a_merge))) / 2
+
+
+def _rewritten(rows: float, row_bytes: float, merges: float, settings: Settings) -> Iterator[CostItem]:
+    """Yield the cost of compactions of the base in the function, by the bytes that they write again."""
+    part, again = "merge", _rewritten_rows(rows, merges, settings)
+    if again:
+        cpu = _CPU_SECONDS_PER_KB["merger"] * again * row_bytes / 1000
+        charged = cpu * MEMORY_MB["merger"] / 1024
+        yield CostItem(part=part, item="base compaction", quantity=charged, price=prices.ARM_GB_SECOND)
+        made = requests.REWRITE * (merges / settings.optimize_small_fragments) + requests.REWRITE_FRAGMENT * merges
+        yield from _requests(part, "base compaction", made)
+
+
+def _collected(work: Workload, settings: Settings, due: Maintenance) -> Iterator[CostItem]:
     """Yield the cost of rounds. Merges start one in each span of twice the interval; it reads all kept versions."""
-    part, merges = "collect", maintenance.merges
+    part, merges = "collect", due.merges
     rounds = min(merges, MONTH_SECONDS / (2 * settings.collect_interval_seconds))
     kept = merges * settings.keep_versions_seconds / MONTH_SECONDS
     made = (
         requests.COLLECT * rounds
         + requests.COLLECT_ENTRY * work.calls
-        + requests.COLLECT_GENERATION * maintenance.generations
+        + requests.COLLECT_GENERATION * due.generations
         + requests.COLLECT_KEPT * (kept * rounds)
         + requests.COLLECT_GONE * merges
     )
@@ -220,13 +252,15 @@ def _collected(work: Workload, settings: Settings, maintenance: _Maintenance) ->
     yield CostItem(
         part=part, item="gc, gc_sweep", quantity=seconds * MEMORY_MB["gc"] / 1024, price=prices.ARM_GB_SECOND
     )
+    yield _starts(part, "gc", 4 * rounds, seconds / (4 * rounds))
     yield CostItem(part=part, item="state machine", quantity=STEPS_OF_A_COLLECTION * rounds, price=prices.STEP)
     yield from _requests(part, "rounds", made)
 
 
 def _flushed(flushes: float, *, generations: float, entries: float, kilobytes: float) -> Iterator[CostItem]:
     part = "flush"
-    yield from _invocations(part, "compaction", flushes, kilobytes / flushes)
+    if flushes:
+        yield from _invocations(part, "compaction", flushes, kilobytes / flushes)
     yield from _requests(part, "generations", requests.FLUSH * generations + requests.FLUSH_ENTRY * entries)
 
 
@@ -245,7 +279,11 @@ def _merged(
     yield CostItem(part=part, item="plan, optimize, record", quantity=3 * merges, price=prices.INVOCATION)
     yield CostItem(part=part, item="plan, optimize, record", quantity=others, price=prices.ARM_GB_SECOND)
     yield CostItem(part=part, item="state machine", quantity=STEPS_OF_A_MERGE * merges, price=prices.STEP)
-    made = requests.MERGE * merges + requests.MERGE_GENERATION * generations + requests.WRITE_FIRST * merges
+    made = (
+        (requests.MERGE + requests.OPTIMIZE) * merges
+        + requests.MERGE_GENERATION * generations
+        + requests.WRITE_FIRST * merges
+    )
     yield from _requests(part, "merges", made)
 
 
@@ -266,9 +304,17 @@ def _logs(invocations: float) -> CostItem:
 def usd_per_million_rows(work: Workload, items: Iterable[CostItem]) -> dict[str, float]:
     """Return US dollars per million rows until they are acknowledged, merged and collected, without fixed costs."""
     millions = work.rows / 1e6
-    moved = [item for item in items if item.price != prices.METRIC]
+    moved = [item for item in items if item.price not in (prices.METRIC, prices.OBJECT_STORAGE)]
     after = {"acknowledged": ("flush", "merge", "collect"), "merged": ("collect",), "collected": ()}
     return {until: total(item for item in moved if item.part not in parts) / millions for until, parts in after.items()}
+
+
+def kept_after_deletion(work: Workload, settings: Settings) -> CostItem:
+    """Return what the bucket keeps of deleted objects: logs, generations, and fragments that were written again."""
+    merges = maintenance(work, settings).merges
+    gigabytes = (2 * work.rows + _rewritten_rows(work.rows, merges, settings)) * work.row_bytes / 1e9
+    quantity = gigabytes * _KEPT_DAYS * 86_400 / MONTH_SECONDS
+    return CostItem(part="keep", item="deleted objects", quantity=quantity, price=prices.OBJECT_STORAGE)
 
 
 def storage(work: Workload) -> CostItem:
@@ -277,12 +323,21 @@ def storage(work: Workload) -> CostItem:
     return CostItem(part="keep", item="rows of one month", quantity=gigabytes, price=prices.OBJECT_STORAGE)
 
 
+def _starts(part: str, function: str, calls: float, seconds: float) -> CostItem:
+    """Return the cost of starts of containers. There are at least as many containers as calls at the same time."""
+    containers = max(1.0, calls * seconds / MONTH_SECONDS)
+    starts = min(calls, containers * MONTH_SECONDS / _CONTAINER_SECONDS)
+    charged = starts * _INIT_SECONDS[function] * MEMORY_MB[function] / 1024
+    return CostItem(part=part, item=f"starts of {function}", quantity=charged, price=prices.ARM_GB_SECOND)
+
+
 def _invocations(part: str, function: str, calls: float, kilobytes: float) -> Iterator[CostItem]:
     memory = MEMORY_MB[function]
     cpu = _CPU_SECONDS_PER_KB[function] * kilobytes / min(1.0, memory / _CORE_MB)
     seconds = _WAIT_SECONDS[function] + cpu
     yield CostItem(part=part, item=function, quantity=calls, price=prices.INVOCATION)
     yield CostItem(part=part, item=function, quantity=calls * seconds * memory / 1024, price=prices.ARM_GB_SECOND)
+    yield _starts(part, function, calls, seconds)
 
 
 def _requests(part: str, item: str, made: Requests) -> Iterator[CostItem]:

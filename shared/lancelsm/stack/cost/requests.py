@@ -33,6 +33,9 @@ FLUSH: Final = Requests(object_writes=13, object_reads=7, record_writes=1, recor
 FLUSH_ENTRY: Final = Requests(object_reads=1)  # in addition for each entry in it
 MERGE: Final = Requests(object_writes=11, object_reads=13, record_writes=4, record_reads=3)  # in process
 MERGE_GENERATION: Final = Requests(object_writes=1, object_reads=2)  # in addition for each generation in it
+OPTIMIZE: Final = Requests(object_writes=10, object_reads=15, record_writes=4, record_reads=4)  # after each merge
+REWRITE: Final = Requests(object_writes=14, object_reads=25)  # in addition if it compacts the base
+REWRITE_FRAGMENT: Final = Requests(object_reads=5)  # in addition for each fragment that is replaced
 COLLECT: Final = Requests(object_writes=44, object_reads=64, record_writes=8, record_reads=30)  # one round
 COLLECT_ENTRY: Final = Requests(object_reads=2)  # in addition for each deleted entry
 COLLECT_GENERATION: Final = Requests(object_writes=1)  # in addition for each deleted generation
