@@ -36,7 +36,6 @@ from lancelsm.history.snapshot import (
     snapshot_view,
 )
 from lancelsm.read import reader
-from lancelsm.read.count import count as count_rows
 from lancelsm.read.counted_ports import counted
 from lancelsm.read.explain import Explanation, ReadTrace, skipped_regions
 from lancelsm.read.explained_read import ReadName, explained_read
@@ -390,7 +389,14 @@ class Table:
         def read(view: View) -> int:
             needed, _ = pruned_view(view, where, self.config)
             self._trace.viewed(needed)
-            return count_rows(needed, uri=self.uri, where=where, kept=self._views.kept, trace=self._trace)
+            return reader.count(
+                needed,
+                uri=self.uri,
+                where=where,
+                kept=self._views.kept,
+                parallel=self._context.parallel,
+                trace=self._trace,
+            )
 
         staleness = self._staleness(consistency, max_staleness)
         list_regions, select = regions_for(where, context=self._context, config=self.config)

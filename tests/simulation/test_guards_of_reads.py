@@ -126,7 +126,7 @@ GUARDS: dict[str, tuple[list[Edit], Scenario]] = {
         read_scenarios.flipped_key_bounds_hide_no_key,
     ),
     "a newer row hides a row of the base even if it fails the condition": (
-        [changed("newer row hides a row of the base", "yield rows")],
+        [changed("newer row hides a row of the base", "newest == newest")],
         read_scenarios.older_row_does_not_reappear,
     ),
     "a newer row hides a row of a generation even if it fails the condition": (
@@ -134,7 +134,7 @@ GUARDS: dict[str, tuple[list[Edit], Scenario]] = {
         read_scenarios.older_row_does_not_reappear,
     ),
     "a key is looked up at the newest level first": (
-        [changed("newest level is looked up first", "_levels(region, region.generations)")],
+        [changed("newest level is looked up first", "levels_of(region, region.generations)")],
         read_scenarios.newest_level_with_a_key_wins,
     ),
     "a key that was found is not looked up again": (

@@ -17,7 +17,7 @@ from lancelsm.compaction import maintenance
 from lancelsm.dataset import generation as generations
 from lancelsm.dataset.key_filter import build_key_filter, may_have
 from lancelsm.errors import Corrupt
-from lancelsm.read import reader
+from lancelsm.read import levels_above_base
 from lancelsm.read.pruning.generation_pruning import BOUNDS, FILTER
 from lancelsm.record.key_bounds import bounded, key_bounds, within
 from lancelsm.record.schema import numbered
@@ -168,13 +168,13 @@ def test_a_scan_opens_only_generations_that_may_have_its_keys(tmp_path: Path, op
 def test_the_filters_of_all_generations_are_read_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, read: Any
 ) -> None:
-    table, all_begun, possible_keys = _generations(tmp_path), threading.Barrier(3), reader.possible_keys
+    table, all_begun, possible_keys = _generations(tmp_path), threading.Barrier(3), levels_above_base.possible_keys
 
     def slow(**given: Any) -> pa.Table:
         all_begun.wait(timeout=30)
         return possible_keys(**given)
 
-    monkeypatch.setattr(reader, "possible_keys", slow)
+    monkeypatch.setattr(levels_above_base, "possible_keys", slow)
 
     assert read(table).num_rows == 0
 

@@ -119,7 +119,7 @@ def test_a_stalled_clone_call_appends_no_row_again_however_many_queues_deliver(s
 
 
 @pytest.mark.one_case
-@pytest.mark.parametrize("call", ["_pin_base_version", "share_base", "register_table", "_append", "_count"])
+@pytest.mark.parametrize("call", ["_pin_base_version", "share_base", "register_table", "_append", "take_view"])
 def test_cloning_fails_if_the_clone_is_dropped_meanwhile(source, location, before, call):
     def others() -> None:
         clone_to(source, location)

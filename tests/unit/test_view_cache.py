@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -16,7 +17,8 @@ import lancelsm
 from lancelsm.common.bounded_cache import BoundedCache
 from lancelsm.dataset.base_table import BaseTable
 from lancelsm.errors import Invalid
-from lancelsm.read import tail, view_cache
+from lancelsm.read import live_rows, tail, view_cache
+from lancelsm.read.newest import NewestLevels
 from lancelsm.table import Table
 from tests.simulation.faults import FakeClock, FaultPlan
 from tests.unit.tables import NEWEST, by_key, faulty, three_levels
@@ -64,6 +66,36 @@ def test_a_repeated_read_costs_only_the_catalog_the_heads_and_the_newest_version
     assert found == {**catalog, "registry.read": 2}
     assert opened.count("open_dataset") == 0
     assert by_key(read(reader.table)) == NEWEST
+
+
+def test_a_repeated_scan_looks_no_key_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    reader = Reader(tmp_path / "table")
+    first = reader.table.scan(columns=["v"]).to_arrow()
+    looked_up: list[int] = []
+    find = NewestLevels.level_of
+    monkeypatch.setattr(NewestLevels, "level_of", lambda self, rows: looked_up.append(len(rows)) or find(self, rows))
+
+    assert reader.table.scan(columns=["v"]).to_arrow() == first
+    assert by_key(reader.table.scan().to_arrow()) == NEWEST
+    assert looked_up == []
+    reader.writing.upsert([{"id": 1, "v": 9}])
+    assert by_key(reader.table.scan().to_arrow()) == NEWEST | {1: 9}
+    assert looked_up
+
+
+def test_a_repeated_count_reads_no_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    reader = Reader(tmp_path / "table")
+    assert reader.table.count() == len(NEWEST)
+    monkeypatch.setattr(lancelsm.read.reader, "live_rows", None)
+    assert reader.table.count() == len(NEWEST)
+
+
+def test_kept_flags_of_a_part_are_those_of_its_rows() -> None:
+    flags = np.random.default_rng(1).random(70) < 0.5
+    kept = live_rows.KeptFlags.of([flags[:33], flags[33:]])
+    for start in range(70):
+        for rows in range(70 - start):
+            assert (kept.part(start, rows) == flags[start : start + rows]).all()
 
 
 def test_of_a_log_that_grew_only_the_new_entries_are_read(tmp_path: Path) -> None:

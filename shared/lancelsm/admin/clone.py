@@ -119,8 +119,9 @@ def clone_snapshot(
     table = register_table(config, store, location, storage_options=handle.storage_options, ports=ports)
     with snapshot_errors(handle.context, pin):
         _append(table, view, source=handle)
-        rows = _count(view, handle)
-    found = _count(take_view(table.context, lambda: regions(table.context), table.read_keyed_base), table)
+        rows = reader.count(view, uri=handle.context.uri)
+    copied = take_view(table.context, lambda: regions(table.context), table.read_keyed_base)
+    found = reader.count(copied, uri=table.context.uri)
     if found != rows:
         check_free(store, uri=location, marker=CLONE)  # another call may have created the clone; then it takes writes
         raise Corrupt(
@@ -266,8 +267,3 @@ def _above_base(view: View, source: TableHandle) -> Iterator[pa.Table]:
 
 def _rows_at_once(row_bytes: int) -> int:
     return max(1, min(_ROWS_AT_ONCE, _BYTES_AT_ONCE // max(1, row_bytes)))
-
-
-def _count(view: View, handle: TableHandle) -> int:
-    key = list(view.base.schema.primary_key)
-    return sum(batch.num_rows for batch in reader.scan(view, uri=handle.context.uri, columns=key))

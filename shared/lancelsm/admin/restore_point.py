@@ -22,7 +22,6 @@ from itertools import islice
 from lancelsm.admin.clone import facts_of
 from lancelsm.admin.create import begin_copy, check_free
 from lancelsm.admin.rebuild import rebuild
-from lancelsm.common.bounded_cache import BoundedCache
 from lancelsm.common.checked import checked
 from lancelsm.common.clock import Budget
 from lancelsm.common.layout import (
@@ -45,7 +44,7 @@ from lancelsm.errors import Corrupt, Invalid, LsmError
 from lancelsm.history.pins import read_pins
 from lancelsm.objects import ObjectStore
 from lancelsm.objects.bucket_versions import ObjectVersion, VersionedBucket
-from lancelsm.read.count import count
+from lancelsm.read import reader
 from lancelsm.read.view import take_view
 from lancelsm.region import config as configs
 from lancelsm.region.catalog import regions
@@ -138,7 +137,7 @@ def restore_point(
         write_facts(base, facts_of(wanted).metadata(), stating=Stating(objects=store))
     rebuild(handle)
     view = take_view(handle.context, lambda: regions(handle.context), handle.read_keyed_base)
-    rows = count(view, uri=location, where=None, kept=BoundedCache(0))
+    rows = reader.count(view, uri=location)
     configs.create(store, wanted, uri=location)
     return RestoredPoint(uri=location, source=source, rows=rows, objects=objects, lost=_lost(source, storage_options))
 

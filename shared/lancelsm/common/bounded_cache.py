@@ -65,3 +65,6 @@ class BoundedCache:
         with self._lock:
             self._values.clear()
             self._bytes = 0
+
+
+NOTHING_KEPT = BoundedCache(0)

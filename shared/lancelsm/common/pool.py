@@ -8,7 +8,7 @@ queues and locks of C, which take effect as a whole or not at all.
 from __future__ import annotations
 
 import _thread
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from queue import SimpleQueue
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
@@ -103,3 +103,15 @@ class TaskPool:
                 del task  # an idle thread must not keep what the task used
         finally:
             running.release()
+
+
+def in_threads(call: Callable[[T], U], items: Collection[T], *, most: int) -> list[U]:
+    """Call a function for every item, in at most this many threads; return the results in the order of the items.
+
+    With one thread or one item, the calls are made in the caller's thread, in order.
+    """
+    threads = min(most, len(items))
+    if threads <= 1:
+        return [call(item) for item in items]
+    with TaskPool(threads) as pool:
+        return pool.map(call, items)

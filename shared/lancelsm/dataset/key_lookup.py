@@ -25,6 +25,7 @@ _MOST_INT32 = (1 << 31) - 1
 
 ABSENT = -1
 _RANGE, _RANGE_PER_KEY = 1 << 24, 8  # a range up to this size, or this size for each key, is an array
+_IN_CACHE = 1 << 15  # looked up at once, so that what is computed for them stays in the cache of the core
 _TABLES = 8
 _HASHED_BYTES = 256  # longer values with the same beginning and length have the same hash
 _ALL = np.uint64((1 << 64) - 1)
@@ -80,8 +81,17 @@ class _Range:
         self.nbytes = int(self._numbers.nbytes)
 
     def find(self, wanted: Sequence[pa.ChunkedArray]) -> Indexes:
-        at = (_as_integers(wanted[0]) - self._least).view(np.uint64)  # less than the least becomes very large
-        return self._numbers[np.minimum(at, self._end)]
+        values = _as_integers(wanted[0])
+        found = np.empty(len(values), self._numbers.dtype)
+        at = np.empty(min(len(values), _IN_CACHE), np.int64)
+        for start in range(0, len(values), _IN_CACHE):
+            some = values[start : start + _IN_CACHE]
+            here = at[: len(some)]
+            np.subtract(some, self._least, out=here)
+            unsigned = here.view(np.uint64)  # less than the least becomes very large
+            np.minimum(unsigned, self._end, out=unsigned)
+            np.take(self._numbers, here, out=found[start : start + len(some)], mode="clip")  # "raise" would copy
+        return found
 
 
 class _Tables:

@@ -20,7 +20,7 @@ from lancelsm.common.layout import (
     region_key,
     table_key,
 )
-from lancelsm.common.pool import TaskPool
+from lancelsm.common.pool import in_threads
 from lancelsm.errors import Corrupt, Fenced, Invalid, error_context
 from lancelsm.objects import ObjectStore
 from lancelsm.region import config as configs
@@ -53,10 +53,7 @@ class TableContext:
 
     def each(self, read: Callable[[A], B], items: Collection[A]) -> list[B]:
         """Call `read` for every item, several at a time; return the results in the order of the items."""
-        if min(self.parallel, len(items)) <= 1:
-            return [read(item) for item in items]
-        with TaskPool(min(self.parallel, len(items))) as pool:
-            return pool.map(read, items)
+        return in_threads(read, items, most=self.parallel)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -34,8 +34,8 @@ from lancelsm.history.snapshot import (
     view_at,
 )
 from lancelsm.read import reader
+from lancelsm.read.live_rows import PartOfView
 from lancelsm.read.pruning.region_pruning import pruned_view
-from lancelsm.read.reader import PartOfView
 from lancelsm.read.view import View
 from lancelsm.record.schema import unknown_column
 from lancelsm.region.handle import TableHandle, open_table

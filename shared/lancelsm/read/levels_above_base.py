@@ -1,0 +1,137 @@
+"""The levels of a view above the base: the generations of each region, and the rows of its log."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from lancelsm.common.bounded_cache import BoundedCache
+from lancelsm.common.layout import Generation, RegionId
+from lancelsm.common.pool import in_threads
+from lancelsm.common.setsum import Setsum
+from lancelsm.common.trace import Trace
+from lancelsm.dataset.conditions import Condition
+from lancelsm.dataset.generation import possible_keys, read_generation
+from lancelsm.read.pruning.generation_pruning import BOUNDS, FILTER, SkippedGeneration, by_bounds, keys_of, keys_within
+from lancelsm.read.pruning.key_boxes import Boxes
+from lancelsm.read.tail import Tail
+from lancelsm.read.view import RegionView, View, level_name
+from lancelsm.record.schema import TableSchema
+from lancelsm.region.manifest import FlushedGeneration, GenerationKeys
+
+HELD_BYTES = 64 << 20  # generations up to this size, together, are read once instead of keys first
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Level:
+    """One level above the base: a generation (path, setsum of its bloom filter, keys), or the rows of the tail."""
+
+    region: RegionId
+    number: int  # newer levels of a region have higher numbers
+    name: str  # for people
+    path: str | None = None
+    bloom_setsum: Setsum | None = None
+    keys: GenerationKeys | None = None
+    row_bytes: int = 0
+    size: int = 0  # of the entries of a generation
+    tail: Tail | None = None
+
+
+def needed_levels(
+    view: View, boxes: Boxes, *, uri: str, kept: BoundedCache, parallel: int, trace: Trace
+) -> tuple[list[Level], list[SkippedGeneration]]:
+    """Return the levels above the base that may have a key in the boxes, and the generations that have none."""
+    schema = view.base.schema
+    levels: list[Level] = []
+    skipped: list[SkippedGeneration] = []
+    keys = keys_of(boxes, schema)
+    for region in view.regions:
+        likely, excluded = by_bounds(region.region, region.generations, boxes, schema)
+        skipped += excluded
+        levels += levels_of(region, likely)
+    if keys is None:
+        return levels, skipped
+    filtered = possible_keys_by_path(view, levels, keys, uri=uri, kept=kept, parallel=parallel, trace=trace)
+    skipped += [
+        SkippedGeneration(region=one.region, generation=Generation(one.number), why=why)
+        for one in levels
+        if (why := filtered[one.path][1])
+    ]
+    return [one for one in levels if not filtered[one.path][1]], skipped
+
+
+def possible_keys_by_path(
+    view: View, levels: Sequence[Level], keys: pa.Table, *, uri: str, kept: BoundedCache, parallel: int, trace: Trace
+) -> dict[str | None, tuple[pa.Table, str]]:
+    """Return the result of `_likely` for each level by its path."""
+
+    def likely(level: Level) -> tuple[pa.Table, str]:
+        return _likely(view, level, keys, uri=uri, kept=kept, trace=trace)
+
+    threads = min(parallel, sum(level.keys is not None for level in levels))
+    return dict(zip((level.path for level in levels), in_threads(likely, levels, most=threads), strict=True))
+
+
+def _likely(
+    view: View, level: Level, keys: pa.Table, *, uri: str, kept: BoundedCache, trace: Trace
+) -> tuple[pa.Table, str]:
+    """Return the keys that a level may have; if it has none of them, also why this is known."""
+    if level.keys is None:
+        return keys, ""
+    inside = keys_within(keys, level.keys)
+    if inside.num_rows == 0:
+        return inside, BOUNDS
+    likely = possible_keys(
+        uri=f"{uri}/{level.path}",
+        schema=view.base.schema,
+        keys=inside,
+        filter_blocks=level.keys.filter_blocks,
+        storage_options=view.base.storage_options,
+        kept=kept,
+        trace=trace,
+    )
+    return likely, "" if likely.num_rows else FILTER
+
+
+def levels_of(region: RegionView, generations: Iterable[FlushedGeneration]) -> list[Level]:
+    """Return the levels of a region above the base, of its generations only these, oldest first."""
+    levels = [
+        Level(
+            region=region.region,
+            number=g.generation,
+            name=level_name(region.region, g.generation),
+            path=region.path(g),
+            bloom_setsum=g.folded.bloom_setsum if g.folded else None,
+            keys=g.keys,
+            row_bytes=(g.bytes or 0) // (g.rows or 1),
+            size=HELD_BYTES + 1 if g.bytes is None else g.bytes,
+        )
+        for g in generations
+    ]
+    if region.tail.num_rows:
+        name, number = level_name(region.region, None), region.manifest.current_generation
+        levels.append(Level(region=region.region, number=number, name=name, tail=region.tail))
+    return levels
+
+
+def read_level(
+    view: View, level: Level, *, uri: str, columns: Sequence[str], where: Condition | None = None, trace: Trace
+) -> Iterator[pa.RecordBatch]:
+    """Read a generation in stored form: these columns, the key, `_tombstone`. May skip rows that `where` excludes."""
+    schema = view.base.schema
+    return read_generation(
+        uri=f"{uri}/{level.path}",
+        schema=schema,
+        columns=with_key(schema, columns),
+        where=where,
+        row_bytes=level.row_bytes,
+        storage_options=view.base.storage_options,
+        trace=trace,
+    )
+
+
+def with_key(schema: TableSchema, columns: Sequence[str]) -> list[str]:
+    wanted = {*columns, *schema.primary_key}
+    return [name for name in schema.names if name in wanted]

@@ -1,0 +1,288 @@
+"""Find the live rows of a view: the newest row of a key wins, and a tombstone hides older rows.
+
+The levels are, from old to new: base, generations, tail. A row is dropped if a newer level has its key, even if the
+newer row fails the condition (lance-memwal, "LSM-Tree Merging Read"). Keys above the base are held in memory; rows
+stream. Which rows of a level are live is kept, so the next scan of the same view looks no keys up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from typing import Final, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from lancelsm.common.bounded_cache import NOTHING_KEPT, BoundedCache
+from lancelsm.common.pool import in_threads
+from lancelsm.common.trace import Trace
+from lancelsm.dataset.base_reads import scan_base
+from lancelsm.dataset.conditions import Condition
+from lancelsm.dataset.key_lookup import ABSENT
+from lancelsm.read.levels_above_base import HELD_BYTES, Level, needed_levels, read_level, with_key
+from lancelsm.read.newest import NewestLevels
+from lancelsm.read.pruning.key_conditions import key_boxes
+from lancelsm.read.view import View, level_name
+from lancelsm.record.batches import gathered
+from lancelsm.record.schema import TOMBSTONE
+
+Flags: TypeAlias = npt.NDArray[np.bool_]
+
+_ROWS_AT_ONCE = 1 << 18  # many keys per lookup cost little more than a few
+_BYTES_AT_ONCE = 16 << 20
+_LEVELS_AT_ONCE = 4  # each reads ahead into a buffer of its own
+_BASE: Final = None  # in place of the path of a generation
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartOfView:
+    """A part of the rows of a view, for one of many tasks that read it together.
+
+    Args:
+        fragments: read only these fragments of the base; None for no row of the base.
+        above: read the generations and logs of the view.
+    """
+
+    fragments: tuple[int, ...] | None = None
+    above: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LiveRowsQuery:
+    """Which rows to find.
+
+    Args:
+        uri: of the table; generations are found by it.
+        columns: the result has at least these.
+        where: find only rows that match.
+        limit: about how many rows are needed.
+        part: find only a part of the rows; None for all.
+    """
+
+    uri: str
+    columns: Sequence[str]
+    where: Condition | None = None
+    limit: int | None = None
+    part: PartOfView | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidates:
+    """Rows of one level.
+
+    Args:
+        alive: for each row whether it is live: the newest of its key, and no tombstone. None if all rows are.
+    """
+
+    rows: pa.Table
+    alive: Flags | None = None
+
+    @property
+    def count(self) -> int:
+        """The number of live rows."""
+        return self.rows.num_rows if self.alive is None else int(np.count_nonzero(self.alive))
+
+    def live(self) -> pa.Table:
+        """Return the live rows."""
+        return self.rows if self.alive is None else self.rows.filter(pa.array(self.alive))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeptFlags:
+    """The flags of all rows of a level, in the order in which Lance returns them."""
+
+    bits: npt.NDArray[np.uint8]
+
+    @classmethod
+    def of(cls, flags: list[Flags]) -> KeptFlags:
+        return cls(bits=np.packbits(np.concatenate(flags), bitorder="little"))
+
+    def part(self, start: int, rows: int) -> Flags:
+        """Return the flags of this many rows, beginning at one of them."""
+        before = start % 8
+        bits = self.bits[start // 8 : (start + rows + 7) // 8]
+        flags = np.unpackbits(bits, count=before + rows, bitorder="little")
+        return flags[before:].view(np.bool_)
+
+
+def judged(
+    tables: Iterable[pa.Table],
+    judge: Callable[[pa.Table], Flags],
+    *,
+    known: KeptFlags | None,
+    kept: BoundedCache,
+    key: Hashable,
+) -> Iterator[Candidates]:
+    """Find the live rows among all rows of a level of a view.
+
+    Args:
+        tables: the rows, always in the same order.
+        judge: looks up which rows are live. Not called if the flags are known.
+        known: what `kept` has under the key.
+        kept: keeps the flags once all rows were judged.
+        key: of the view and the level.
+    """
+    flags: list[Flags] = []
+    start = 0
+    for rows in tables:
+        if known is None:
+            flags.append(judge(rows))
+        yield Candidates(rows=rows, alive=known.part(start, rows.num_rows) if known else flags[-1])
+        start += rows.num_rows
+    if flags:
+        found = KeptFlags.of(flags)
+        kept.put(key, found, size=int(found.bits.nbytes))
+
+
+def live_rows(
+    view: View, query: LiveRowsQuery, *, kept: BoundedCache, parallel: int, trace: Trace
+) -> Iterator[Candidates]:
+    """Yield rows of each level, and which of them are live.
+
+    Args:
+        kept: keeps which rows are live, for the next scan of the same view, and pages of key filters.
+        parallel: maximum number of threads that read generations.
+
+    Raises: the same errors as `read.reader.scan`.
+    """
+    boxes = key_boxes(None if query.where is None else query.where.text, view.base.schema)
+    levels, skipped = needed_levels(view, boxes, uri=query.uri, kept=kept, parallel=parallel, trace=trace)
+    for one in skipped:
+        trace.skipped(level_name(one.region, one.generation), one.why)
+    if query.limit is not None and query.where is None:
+        levels = _enough(levels, query.limit, trace)
+    return _Scan(view, levels, query, kept=kept, parallel=parallel, trace=trace).rows()
+
+
+class _Scan:
+    def __init__(
+        self,
+        view: View,
+        levels: Sequence[Level],
+        query: LiveRowsQuery,
+        *,
+        kept: BoundedCache,
+        parallel: int,
+        trace: Trace,
+    ) -> None:
+        self._view = view
+        self._query = query
+        self._levels = levels
+        self._generations = [level for level in levels if level.tail is None]
+        self._part = query.part or PartOfView(above=True)
+        self._kept, self._parallel, self._trace = kept, parallel, trace
+        self._with_key = with_key(view.base.schema, query.columns)
+        # A condition may use any column, so rows that it is applied to need all columns.
+        self._above_columns = self._with_key if query.where is None else view.base.schema.names
+        self._identity = view.identity, tuple(level.path for level in levels)
+        is_whole = query.where is None and query.limit is None
+        size = sum(level.size for level in levels)
+        self._read_once: dict[str | None, list[pa.RecordBatch]] | None = None
+        if self._part.above and is_whole and size <= HELD_BYTES:
+            self._read_once = {}
+        # Flags are kept by their place in Lance's order, which is the same only if all rows are read.
+        self._kept_flags = kept if is_whole and query.part is None else NOTHING_KEPT
+        paths = [*(level.path for level in self._generations), _BASE]
+        self._known = {path: self._kept_flags.get((self._identity, path)) for path in paths}
+
+    def rows(self) -> Iterator[Candidates]:
+        has_base = self._query.part is None or self._part.fragments is not None
+        if not self._levels:
+            if has_base:
+                for batch in self._trace.steps("base", self._base(self._query.columns, limit=self._query.limit)):
+                    yield Candidates(rows=pa.table(batch))
+            return
+        if self._generations and not all(self._known.values()):
+            _ = self._newest  # before the first row: a reader that a collection overtook can still take a new view
+        if self._part.above:
+            for level in self._levels:
+                if level.tail is not None:
+                    for rows in self._gathered("log", level.tail.rows(self._above_columns)):
+                        yield self._matching(Candidates(rows=rows, alive=~rows.column(TOMBSTONE).to_numpy()))
+            for level in self._generations:
+                tables = self._gathered("generations", self._stored(level))
+                yield from map(self._matching, self._judged(level.path, tables, partial(self._alive, level)))
+        if has_base:
+            names = self._with_key if self._known[_BASE] is None else self._query.columns
+            tables = self._gathered("base", self._base(names))
+            yield from self._judged(_BASE, tables, self._alive_in_base)
+
+    @cached_property
+    def _newest(self) -> NewestLevels:
+        """The newest level of each key. Reads the keys of all levels, unless they are kept."""
+
+        def newest() -> NewestLevels:
+            keys = in_threads(self._keys, self._levels, most=min(self._parallel, _LEVELS_AT_ONCE))
+            numbers = [level.number for level in self._levels]
+            return NewestLevels.of(zip(numbers, keys, strict=True), self._view.base.schema)
+
+        with self._trace.step("keys above the base"):
+            return self._kept.get_or_make(("newest", self._identity), newest, size=lambda made: made.nbytes)
+
+    def _keys(self, level: Level) -> pa.Table:
+        if level.tail is not None:
+            return level.tail.keys
+        if self._read_once is None:
+            batches = list(self._read(level, ()))
+        else:
+            batches = self._read_once[level.path] = list(self._read(level, self._above_columns))
+        return pa.Table.from_batches(batches).select(self._view.base.schema.primary_key)
+
+    def _stored(self, level: Level) -> Iterable[pa.RecordBatch]:
+        if self._read_once and level.path in self._read_once:
+            return self._read_once.pop(level.path)
+        return self._read(level, self._above_columns, where=self._query.where)
+
+    def _read(
+        self, level: Level, columns: Sequence[str], *, where: Condition | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        return read_level(self._view, level, uri=self._query.uri, columns=columns, where=where, trace=self._trace)
+
+    def _base(self, columns: Sequence[str], *, limit: int | None = None) -> Iterator[pa.RecordBatch]:
+        where, fragments = self._query.where, self._part.fragments
+        return scan_base(
+            self._view.base, columns=columns, where=where, limit=limit, fragments=fragments, trace=self._trace
+        )
+
+    def _gathered(self, step: str, batches: Iterable[pa.RecordBatch | pa.Table]) -> Iterator[pa.Table]:
+        """Combine batches into tables that are large enough for an efficient lookup of their keys."""
+        limit = self._query.limit if self._query.where is None else None
+        rows = _ROWS_AT_ONCE if limit is None else min(limit, _ROWS_AT_ONCE)
+        return self._trace.steps(step, gathered(batches, rows=rows, size=_BYTES_AT_ONCE))
+
+    def _alive(self, level: Level, rows: pa.Table) -> Flags:
+        alive: Flags = (
+            (self._newest.level_of(rows) == level.number)  # guard: newer row hides a row of a generation
+            & ~rows.column(TOMBSTONE).to_numpy()
+        )
+        return alive
+
+    def _alive_in_base(self, rows: pa.Table) -> Flags:
+        newest = self._newest.level_of(rows)
+        alive: Flags = newest == ABSENT  # guard: newer row hides a row of the base
+        return alive
+
+    def _judged(
+        self, path: str | None, tables: Iterator[pa.Table], judge: Callable[[pa.Table], Flags]
+    ) -> Iterator[Candidates]:
+        return judged(tables, judge, known=self._known[path], kept=self._kept_flags, key=(self._identity, path))
+
+    def _matching(self, found: Candidates) -> Candidates:
+        """Leave out the rows of a level above the base that fail the condition."""
+        found = replace(found, rows=found.rows.drop_columns([TOMBSTONE]))
+        where = self._query.where
+        return found if where is None else Candidates(rows=where.matching(found.live(), table=self._query.uri))
+
+
+def _enough(levels: list[Level], limit: int, trace: Trace) -> list[Level]:
+    """Return the levels that a scan without a condition needs: only the logs if they have as many rows."""
+    logs = [level for level in levels if level.tail is not None]
+    if sum(level.tail.live_rows for level in logs if level.tail is not None) < limit:
+        return levels
+    for level in levels:
+        if level.tail is None:
+            trace.skipped(level.name, "the log has enough rows")
+    return logs
