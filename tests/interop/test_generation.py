@@ -56,6 +56,27 @@ def _read(at: Path | str, schema: TableSchema, **options: Any) -> list[dict[str,
     return [row for batch in read_generation(uri=str(at), schema=schema, **options) for row in batch.to_pylist()]
 
 
+# How values are stored
+
+
+def test_texts_of_a_local_generation_are_not_compressed_unless_the_table_says_how(tmp_path: Path) -> None:
+    lz4 = {b"lance-encoding:compression": b"lz4", b"lance-encoding:compression-level": b"1"}
+    names = ("val", "chosen")
+    columns = pa.schema([PLAIN.field("id"), PLAIN.field("val"), pa.field("chosen", pa.utf8(), metadata=lz4)])
+    schema = _base(tmp_path, columns, ("id",), [])
+    texts = [f"{number:08} some text that repeats itself, again and again" for number in range(20_000)]
+    at = _write(tmp_path, 1, schema, [{"id": n, **dict.fromkeys(names, text)} for n, text in enumerate(texts)])
+
+    (file,) = (Path(at) / "data").iterdir()
+    size = {
+        field.name: sum(buffer.size for page in column.pages for buffer in page.buffers)
+        for field, column in zip(schema.stored, LanceFileReader(str(file)).metadata().columns, strict=True)
+    }
+    assert size["val"] >= sum(map(len, texts)) > 3 * size["chosen"]
+    stored = lance.dataset(at).schema
+    assert b"lance-encoding:compression" not in (stored.field("val").metadata or {})
+
+
 # Lance reads generations of lancelsm
 
 
