@@ -11,6 +11,7 @@ import asyncio
 import json
 import os
 import sqlite3
+import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -181,18 +182,19 @@ class Sqlite:
 
 
 class Fsync:
-    """Write as many bytes, in parts as large as ours, and sync once: no durable put is faster on this disk."""
+    """Write as many bytes to a new file, in parts as large as ours, and sync once: no durable put is faster here."""
 
     def __init__(self, path: Path, first: pa.Table, key: Sequence[str]) -> None:  # noqa: ARG002 - a form for all
-        self._path = path
+        self._directory = path
+        self._directory.mkdir()
 
     def prepare(self, rows: pa.Table) -> Act:
-        return lambda: self._synced(rows.nbytes)
+        body = memoryview(bytes(rows.nbytes))
+        return lambda: self._synced(body)
 
-    def _synced(self, size: int) -> None:
-        descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    def _synced(self, body: memoryview) -> None:
+        descriptor, _ = tempfile.mkstemp(dir=self._directory)  # a log keeps its files, so the next one needs new memory
         try:
-            body = memoryview(bytes(size))
             while body:
                 body = body[os.write(descriptor, body[: 1 << 20]) :]
             os.fsync(descriptor)
