@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from lancelsm.read.sources.arrow_dataset import arrow_dataset, datafusion_table, duckdb_relation
     from lancelsm.read.sources.polars_frame import polars_frame
     from lancelsm.read.status import TableStatus
+    from lancelsm.read.transact.change_capture import Applied
     from lancelsm.read.transact.edits import Edits
     from lancelsm.read.transact.read_token import RowsWithToken
     from lancelsm.table import Table, create, open  # noqa: A004
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "errors": ("Ambiguous", "Contended", "Corrupt", "Fenced", "Invalid", "LsmError", "LsmWarning", "Unavailable"),
     "namespace": ("Namespace", "connect"),
+    "read.transact.change_capture": ("Applied",),
     "read.status": ("TableStatus",),
     "read.transact.edits": ("Edits",),
     "read.transact.read_token": ("RowsWithToken",),
@@ -42,6 +44,7 @@ _HOME = {name: module for module, names in _HOMES.items() for name in names}
 
 __all__ = [
     "Ambiguous",
+    "Applied",
     "Committed",
     "Contended",
     "Corrupt",

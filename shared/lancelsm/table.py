@@ -71,6 +71,7 @@ if TYPE_CHECKING:  # a process that only reads or writes rows does not load thes
     from lancelsm.compaction.merge import Merged
     from lancelsm.gc.collect import Collected
     from lancelsm.read.search.search import SearchRequest
+    from lancelsm.read.transact.change_capture import Applied
     from lancelsm.scrub.report import Report
 
 T = TypeVar("T")
@@ -97,6 +98,7 @@ class Table:
         self._at = at
         self._lock = threading.Lock()
         self._in_function = threading.local()  # the function of a transaction runs in this thread
+        self._sequence: tuple[str, ...] = ()
         self._writers: RegionWriters | None = None
         self._trace = trace
         self._views = views or ViewCache(
@@ -311,6 +313,102 @@ class Table:
             return self._append(deletes(keys, schema=self._schema))
 
     @checked
+    @checked
+    def apply_changes(
+        self,
+        events: Any,
+        *,
+        format: Literal["debezium", "flattened", "rows"] = "rows",  # noqa: A002 - the word of its users
+        keys: str | Sequence[str] | None = None,
+        sequence_by: str | Sequence[str] | Mapping[str, str] | None = None,
+        apply_as_deletes: str | None = None,
+        column_list: Sequence[str] | None = None,
+        except_column_list: Sequence[str] | None = None,
+        ignore_null_updates: bool = False,
+        source: str | None = None,
+        offset: int | Sequence[int] | None = None,
+        on_bad_row: Literal["fail", "skip"] = "fail",
+    ) -> Applied:
+        """Apply events of change data capture (SCD type 1). Return when they are durable and visible to every new read.
+
+        The upserts and deletes of a call are one entry per region: readers see all of them in a region, in order, or
+        none. `docs/cdc.md` has the rules and the encodings of values.
+
+        Args:
+            events: dicts, JSON lines (one text, or a line each), or Arrow data; in the order of the source.
+            format: `debezium` for Debezium's envelope, `flattened` for records that its transformation flattened, or
+                `rows`, of which each is an upsert.
+            keys: the primary key of the table, to check it.
+            sequence_by: columns of the table whose highest value wins, in this order; equal values win by arrival. By
+                default those that the table remembers from an earlier call; without any, events win by arrival. A dict
+                gives for each column the path of its value in the event.
+            apply_as_deletes: an SQL condition over the fields of an event: the events that meet it are deletes.
+            column_list: the columns that events change; others keep their values, and other fields are left out.
+            except_column_list: columns that events don't change, and fields of events to leave out.
+            ignore_null_updates: null in an upsert leaves the column as it is.
+            source: the name of the source of these events. With `offset`, each event of a source is applied once.
+            offset: an integer from 1 that rises from call to call: of the last event, or a list with one for each
+                event. Calls of one source come one after the other.
+            on_bad_row: `fail` raises `Invalid` for an event that does not fit, `skip` counts it as rejected.
+
+        Returns:
+            The number of rows written, keys deleted, and events late, skipped and rejected.
+
+        Raises:
+            Invalid: an argument is wrong, the table is ordered by other columns, or an event does not fit. The error
+                names the event by `row`; nothing was written. If an event leaves out a value that no stored row has,
+                other regions may be written; also for an event that empties the source table (op t).
+            Contended: other writers were faster until the retry budget was spent, or a region remembers too many
+                sources. Call it again with the same events.
+            Fenced, Ambiguous, Unavailable, Corrupt: see `upsert`. With a source, call it again with the same events.
+        """
+        from lancelsm.read.transact.change_capture import (  # noqa: PLC0415 - Lance is slow
+            Access,
+            apply_changes,
+            known_sequence,
+            request_of,
+        )
+        from lancelsm.region.config import remember_sequence  # noqa: PLC0415
+
+        self._check_writable()
+        with error_context(table=self.uri):
+            context = self._context
+            self._sequence = self._sequence or known_sequence(self.config, context)
+            request = request_of(
+                self._schema,
+                known=self._sequence,
+                format=format,
+                keys=keys,
+                sequence_by=sequence_by,
+                apply_as_deletes=apply_as_deletes,
+                column_list=column_list,
+                except_column_list=except_column_list,
+                ignore_null_updates=ignore_null_updates,
+                source=source,
+                offset=offset,
+                on_bad_row=on_bad_row,
+            )
+            names = tuple(request.selection.sequence)
+            if names != self._sequence:
+                remember_sequence(context.objects, names, uri=self.uri, budget=context.budget())
+                self._sequence = names
+            access = Access(read=self._read_with_retry, append=self._append, kept=self._views.kept)
+            return apply_changes(events, request, access, context)
+
+    @checked
+    def source_offset(self, source: str) -> int | None:
+        """Return the offset up to which all events of a source are applied; None if none are. Continue after it.
+
+        Raises:
+            Corrupt: the record of the source is unreadable.
+            Unavailable: the registry did not answer.
+        """
+        from lancelsm.read.transact.source_offsets import check_source, read_offset  # noqa: PLC0415
+
+        with error_context(table=self.uri):
+            check_source(source)
+            return read_offset(self._context, source)
+
     def writer(self, *, pipeline_depth: int = 1, exclusive: bool = False) -> Writer:
         """Return a context that groups many small writes from many callers into few entries; see `Writer`.
 

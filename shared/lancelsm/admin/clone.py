@@ -107,6 +107,7 @@ def clone_snapshot(
         schema_version=handle.config.schema_version,
         regions=handle.config.regions or parse_regions(None, schema=schema),
         settings=handle.config.settings,
+        sequence_by=handle.config.sequence_by,
     )
     share_base(
         source=view.base,

@@ -236,6 +236,16 @@ def table_key(table: TableId) -> Key:
     return Key(partition="T", sort=table)
 
 
+def source_key(table: TableId, name: str) -> Key:
+    """Return the key of the record with the offset of a source of change events."""
+    return Key(partition=sources(table), sort=name)
+
+
+def sources(table: TableId) -> str:
+    """Return the partition of these records."""
+    return f"O#{table}"
+
+
 def lease_key(table: TableId, name: str) -> Key:
     return Key(partition=f"L#{table}", sort=name)
 

@@ -19,6 +19,7 @@ from lancelsm.common.layout import (
     lease_key,
     region_key,
     snapshots,
+    sources,
     table_key,
 )
 from lancelsm.errors import Contended, Corrupt
@@ -48,8 +49,9 @@ def delete_records(context: TableContext) -> int:
     catalog = [key for key, _ in registry.list(region_key(table, RegionId("")).partition)]
     heads = [head_key(table, RegionId(key.sort)) for key in catalog]
     pinned = [key for partition in (snapshots(table), cursors(table)) for key, _ in registry.list(partition)]
-    leases = [key for key, _ in registry.list(lease_key(table, "").partition)]
-    ordered: tuple[Sequence[Key], ...] = ([*pinned, *heads], catalog, [*leases, table_key(table)])
+    partitions = (lease_key(table, "").partition, sources(table))
+    others = [key for partition in partitions for key, _ in registry.list(partition)]
+    ordered: tuple[Sequence[Key], ...] = ([*pinned, *heads], catalog, [*others, table_key(table)])
     return sum(sum(context.each(lambda key: _delete_record(context, key), keys)) for keys in ordered)
 
 

@@ -106,6 +106,7 @@ def get(
     columns: Sequence[str] | None = None,
     kept: BoundedCache = NOTHING_KEPT,
     parallel: int = 1,
+    deleted: bool = False,
     trace: Trace = NO_TRACE,
 ) -> pa.Table:
     """Look up the live rows with these keys. Reads the newest level first, and older ones only for missing keys.
@@ -114,6 +115,7 @@ def get(
         keys: the key columns; keys must be distinct.
         kept: keeps pages of key filters, for the next lookup.
         parallel: maximum number of threads that read key filters.
+        deleted: return also the tombstones that are newest, and the column `_tombstone` last.
 
     Returns:
         One row per key that exists, in no order.
@@ -157,13 +159,19 @@ def get(
                     )
             if rows.num_rows:
                 missing = missing.filter(pc.invert(_among(missing, rows, schema)))  # guard: found key is not looked up
-                found.append(rows.filter(pc.invert(rows.column(TOMBSTONE))))
+                found.append(rows if deleted else rows.filter(pc.invert(rows.column(TOMBSTONE))))
     if missing.num_rows:
         with trace.step("base"):
-            found.append(rows_of_keys(view.base, missing, columns=read, trace=trace))
+            rows = rows_of_keys(view.base, missing, columns=read, trace=trace)
+            found.append(rows.append_column(TOMBSTONE, pa.repeat(False, rows.num_rows)) if deleted else rows)
     else:
         trace.skipped("base", _ALL_FOUND)
     out = pa.schema([schema.columns.field(name).remove_metadata() for name in names])
+    if deleted:
+        names, out = (
+            [*names, TOMBSTONE],
+            pa.schema([*(one.with_nullable(True) for one in out), (TOMBSTONE, pa.bool_())]),
+        )
     return pa.concat_tables([out.empty_table(), *(as_schema(rows.select(names), out) for rows in found)])
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -29,6 +29,7 @@ class Config:
 
     `regions` is None for a table that was adopted from Lance without a region spec; it accepts no rows yet. `owner` is
     the name that all ordinary writers of the table share. `schema_version` increases with each change of the schema.
+    `sequence_by` has the columns that order change events of the table; empty if none do.
     """
 
     table: TableId
@@ -38,6 +39,7 @@ class Config:
     schema_version: int
     regions: RegionSpec | None
     settings: Mapping[str, str] = field(default_factory=dict)
+    sequence_by: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -52,6 +54,7 @@ class Config:
                 "arrow": base64.b64encode(self.schema.columns.serialize()).decode(),
             },
             "settings": dict(self.settings),
+            **({"sequence_by": list(self.sequence_by)} if self.sequence_by else {}),
         }
 
 
@@ -83,6 +86,7 @@ def decode(body: bytes, *, uri: str) -> Config:
             schema_version=int(document["schema"]["version"]),
             regions=None if document["regions"] is None else region_specs.from_json(document["regions"]),
             settings={name: _text(document["settings"], name) for name in document["settings"]},
+            sequence_by=tuple(map(str, document.get("sequence_by", ()))),
         )
     except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, OSError, pa.ArrowException) as error:
         raise Corrupt(f"the table's configuration is unreadable: {error!r}", table=uri, object=CONFIG) from error
@@ -147,12 +151,39 @@ def change_settings(objects: ObjectStore, settings: Mapping[str, str], *, uri: s
         Contended: concurrent changes of the configuration, or the store did not answer; set the settings again.
         Corrupt: the configuration is unreadable.
     """
+
+    def changed(present: Config) -> Config:
+        return replace(present, settings={**present.settings, **settings})
+
+    return _change(objects, changed, uri=uri, budget=budget)
+
+
+def remember_sequence(objects: ObjectStore, names: Sequence[str], *, uri: str, budget: Budget) -> Config:
+    """Record the columns that order change events of a table.
+
+    Raises: the same errors as `change_settings`, and `Invalid` if other columns order them.
+    """
+
+    def changed(present: Config) -> Config:
+        if present.sequence_by not in ((), tuple(names)):
+            raise Invalid(
+                f"change events of the table are ordered by {', '.join(present.sequence_by)}",
+                remedy="Give these columns as sequence_by, or leave it out",
+                table=uri,
+                field="sequence_by",
+            )
+        return replace(present, sequence_by=tuple(names))
+
+    return _change(objects, changed, uri=uri, budget=budget)
+
+
+def _change(objects: ObjectStore, changed: Callable[[Config], Config], *, uri: str, budget: Budget) -> Config:
     for _ in budget.attempts():
         found = objects.get(CONFIG)
         if found is None:
             raise no_table(uri)
         present = decode(found.body, uri=uri)
-        wanted = replace(present, settings={**present.settings, **settings})
+        wanted = changed(present)
         if wanted == present or isinstance(objects.replace(CONFIG, encode(wanted), expect=found.etag), Written):
             return wanted
     raise Contended("other processes kept changing the table's configuration", remedy="Set them again", table=uri)

@@ -1,0 +1,314 @@
+"""Apply change events to a table: one entry per region with the upserts and deletes of a call, each event once.
+
+What wins is decided at the head that the entry follows (`change_decision`), and the offset of the source moves in the
+same swap (`source_offsets`). So a repeated call, also after a crash at any line, changes nothing that is applied.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, cast
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lancelsm.common.bounded_cache import BoundedCache
+from lancelsm.errors import Invalid
+from lancelsm.read import reader
+from lancelsm.read.transact import source_offsets as of_sources
+from lancelsm.read.transact.change_decision import check_sequence, decide
+from lancelsm.read.transact.change_event import RowChange, Selection, select
+from lancelsm.read.transact.change_formats import PARSE, Format, Refused, listed_events
+from lancelsm.read.transact.newest_at_head import NewestAtHead
+from lancelsm.read.transact.rows_at_head import ViewedRows
+from lancelsm.read.transact.stored_changes import as_deletes, numbered, numbers, stored, without_numbers
+from lancelsm.read.transact.transactions import Append, ReadView
+from lancelsm.read.view import View
+from lancelsm.record.key import key_column
+from lancelsm.record.schema import TOMBSTONE, TableSchema
+from lancelsm.region import config as configs
+from lancelsm.region.catalog import Region, TableContext
+from lancelsm.region.config import Config
+from lancelsm.region.head import Head
+from lancelsm.wal.entry import Draft, draft
+
+OnBadRow = Literal["fail", "skip"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Applied:
+    """What a call of `Table.apply_changes` did.
+
+    `written` and `deleted` count the rows and the tombstones that were appended, one per key at most. `late` counts
+    events that lost against a higher sequence; `skipped` those without a row (the tombstone behind a delete, messages)
+    and those that were applied by an earlier call; `rejected` bad rows.
+    """
+
+    written: int = 0
+    deleted: int = 0
+    late: int = 0
+    skipped: int = 0
+    rejected: int = 0
+
+    def __add__(self, other: Applied) -> Applied:
+        return Applied(
+            written=self.written + other.written,
+            deleted=self.deleted + other.deleted,
+            late=self.late + other.late,
+            skipped=self.skipped + other.skipped,
+            rejected=self.rejected + other.rejected,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CaptureRequest:
+    """The arguments of one call. `condition` says which events are deletes."""
+
+    format: Format
+    selection: Selection
+    condition: str | None
+    source: str | None
+    offset: object
+    on_bad_row: OnBadRow
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Access:
+    """How to read and write the table. `kept` keeps pages of key filters."""
+
+    read: ReadView
+    append: Append
+    kept: BoundedCache
+
+
+class _Rejected:
+    """Counts bad rows, or raises the first one."""
+
+    def __init__(self, policy: OnBadRow) -> None:
+        self._policy = policy
+        self._lock = threading.Lock()
+        self.events: set[int] = set()
+
+    def __call__(self, event: int, error: Invalid) -> None:
+        if self._policy == "fail" or isinstance(error, Refused):
+            remedy = error.remedy + ("" if isinstance(error, Refused) else "; or on_bad_row='skip' leaves it out")
+            raise type(error)(error.message, remedy=remedy, row=event, field=error.where.get("field"))
+        with self._lock:
+            self.events.add(event)
+
+
+@dataclass(slots=True)
+class _RegionOutcome:
+    applied: Applied = field(default_factory=Applied)
+    unfilled: tuple[int, ...] = ()
+
+
+def apply_changes(events: Any, request: CaptureRequest, access: Access, context: TableContext) -> Applied:
+    """Apply events; see `Table.apply_changes`. Raises: the same errors."""
+    listed, is_json = listed_events(events)
+    bad = _Rejected(request.on_bad_row)
+    offsets: Sequence[int] = ()
+    if request.source is not None:
+        offsets = of_sources.offsets_of(request.offset, len(listed))
+    changes: list[RowChange] = []
+    skipped = 0
+    for number, event in enumerate(listed):
+        try:
+            found = PARSE[request.format](number, event, request.selection)
+        except Invalid as error:
+            bad(number, error)
+            continue
+        skipped += not found
+        changes += found
+    if request.condition is not None:
+        changes = as_deletes(changes, request.condition, selection=request.selection, records=listed, table=context.uri)
+    rows, fitting = stored(changes, request.selection, is_json=is_json or request.format != "rows", bad=bad)
+    kept = [at for at, change in enumerate(fitting) if change.event not in bad.events]
+    call = _Call(request, [fitting[at] for at in kept], offsets, access, bad)
+    done = call.append(numbered(rows.take(pa.array(kept, pa.int64()))))
+    _move(context, request, offsets)  # guard: offset moves after all regions
+    return done + Applied(skipped=skipped, rejected=len(bad.events))
+
+
+def _move(context: TableContext, request: CaptureRequest, offsets: Sequence[int]) -> None:
+    if request.source is not None and offsets:
+        of_sources.move_offset(context, request.source, offsets[-1])
+
+
+class _Call:
+    """The changes of one call, and how each region takes its part."""
+
+    def __init__(
+        self,
+        request: CaptureRequest,
+        changes: Sequence[RowChange],
+        offsets: Sequence[int],
+        access: Access,
+        bad: _Rejected,
+    ) -> None:
+        self._request = request
+        self._changes = changes
+        self._offsets = offsets
+        self._access = access
+        self._bad = bad
+        self._sequence = tuple(request.selection.sequence)
+        self._reads = bool(self._sequence) or any(change.unchanged for change in changes)
+        self._regions: list[_RegionOutcome] = []
+
+    def append(self, rows: pa.Table) -> Applied:
+        self._access.append(rows, next_draft=self._next_draft)
+        for outcome in self._regions:
+            for event in outcome.unfilled:
+                self._bad.events.add(event)
+        return sum((outcome.applied for outcome in self._regions), start=Applied())
+
+    def _next_draft(self, region: Region, part: pa.Table) -> Callable[[Head], Draft | Head | None]:
+        given, changes = without_numbers(part), [self._changes[number] for number in numbers(part)]
+        current = self._newest(region, given) if self._reads else None
+        outcome = _RegionOutcome()
+        self._regions.append(outcome)
+
+        def next_draft(head: Head) -> Draft | Head | None:
+            newest = None if current is None else current.at(head)
+            if current is not None and newest is None:
+                return region.head()
+            return self._decided(region, head, given, changes, newest, outcome)
+
+        return next_draft
+
+    def _decided(
+        self,
+        region: Region,
+        head: Head,
+        given: pa.Table,
+        changes: Sequence[RowChange],
+        newest: pa.Table | None,
+        outcome: _RegionOutcome,
+    ) -> Draft | None:
+        request, source = self._request, self._request.source
+        left = list(range(len(changes)))
+        if source is not None:
+            done = head.applied(of_sources.producer(source))
+            left = [at for at in left if self._offsets[changes[at].event] > done]  # guard: event is applied once
+        decided = decide(
+            given.take(pa.array(left, pa.int64())),
+            newest,
+            request.selection.schema,
+            sequence=self._sequence,
+            unchanged=[changes[at].unchanged for at in left],
+            required=[changes[at].needed for at in left],
+        )
+        events = tuple(changes[left[at]].event for at in decided.unfilled)
+        for event in events[:1] if request.on_bad_row == "fail" else ():
+            self._bad(
+                event,
+                Invalid(
+                    "the event leaves out a value that no stored row has",
+                    remedy="Load the row with a snapshot of the source first",
+                ),
+            )
+        deleted = pc.sum(decided.rows.column(TOMBSTONE)).as_py() or 0
+        outcome.unfilled = events
+        outcome.applied = Applied(
+            written=decided.rows.num_rows - deleted,
+            deleted=deleted,
+            late=decided.late,
+            skipped=len({changes[at].event for at in set(range(len(changes))) - set(left)}),
+        )
+        if not decided.rows.num_rows:
+            return None
+        applied = {} if source is None else {of_sources.producer(source): str(self._offsets[-1])}
+        return draft(decided.rows, applied_sequences=applied, at=region.context.clock.now())
+
+    def _newest(self, region: Region, given: pa.Table) -> NewestAtHead:
+        access, schema = self._access, self._request.selection.schema
+        keys = given.select(list(schema.primary_key))
+        own = key_column(keys, schema.primary_key)
+        distinct = keys.take(pc.index_in(pc.unique(own), value_set=own))
+
+        def found(view: View) -> ViewedRows:
+            rows = reader.get(
+                view,
+                distinct,
+                uri=region.context.uri,
+                columns=schema.names,
+                kept=access.kept,
+                parallel=region.context.parallel,
+                deleted=True,
+            )
+            return ViewedRows.of(rows, view, region)
+
+        return NewestAtHead(
+            region,
+            schema,
+            read_view=lambda: access.read(found, lambda: [region]),
+            select=lambda rows: rows.filter(pc.is_in(key_column(rows, schema.primary_key), value_set=own)),
+        )
+
+
+def known_sequence(config: Config, context: TableContext) -> tuple[str, ...]:
+    """Return the columns that order the events of a table. Another process may have named them since it was opened."""
+    if config.sequence_by:
+        return config.sequence_by
+    newest = configs.read(context.objects, uri=context.uri)
+    return () if newest is None else newest.sequence_by
+
+
+def request_of(
+    schema: TableSchema,
+    *,
+    known: Sequence[str],
+    format: str,  # noqa: A002 - as in the call
+    keys: Sequence[str] | str | None,
+    sequence_by: str | Sequence[str] | Mapping[str, str] | None,
+    apply_as_deletes: str | None,
+    column_list: Sequence[str] | None,
+    except_column_list: Sequence[str] | None,
+    ignore_null_updates: bool,
+    source: str | None,
+    offset: object,
+    on_bad_row: str,
+) -> CaptureRequest:
+    """Check the arguments of a call. Raises `Invalid`.
+
+    Args:
+        known: the columns that order the events of the table so far.
+    """
+    if format not in PARSE:
+        raise Invalid(f"format is {format!r}", remedy=f"Give one of {', '.join(PARSE)}", field="format")
+    if on_bad_row not in ("fail", "skip"):
+        raise Invalid(f"on_bad_row is {on_bad_row!r}", remedy="Give fail or skip", field="on_bad_row")
+    wanted = (keys,) if isinstance(keys, str) else schema.primary_key if keys is None else tuple(keys)
+    if set(wanted) != set(schema.primary_key):
+        raise Invalid(
+            f"keys are {', '.join(wanted)}, but the primary key of the table is {', '.join(schema.primary_key)}",
+            remedy="Leave keys out, or create a table with this primary key",
+            field="keys",
+        )
+    if (source is None) != (offset is None):
+        raise Invalid("source and offset go together", remedy="Give both or none", field="offset")
+    if source is not None:
+        of_sources.check_source(source)
+    if isinstance(sequence_by, Mapping):
+        sequence = dict(sequence_by)
+    else:
+        names = known if sequence_by is None else sequence_by
+        sequence = dict.fromkeys((names,) if isinstance(names, str) else names, "")
+    check_sequence(schema, tuple(sequence))
+    selection = select(
+        schema,
+        sequence=sequence,
+        column_list=column_list,
+        except_column_list=except_column_list,
+        ignore_null_updates=ignore_null_updates,
+    )
+    return CaptureRequest(
+        format=cast("Format", format),
+        selection=selection,
+        condition=apply_as_deletes,
+        source=source,
+        offset=offset,
+        on_bad_row=cast("OnBadRow", on_bad_row),
+    )

@@ -1,0 +1,131 @@
+"""A change event in the form that all formats have in common, and the options that say what it changes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from lancelsm.errors import Invalid
+from lancelsm.record.schema import TableSchema, unknown_column
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowChange:
+    """One row to upsert or one key to delete.
+
+    Args:
+        event: the number of its event in the call, from 0.
+        values: by column; a delete has at least the key columns and those of the sequence.
+        unchanged: columns that keep the value of the stored row: the event does not have theirs.
+        needed: those of them that need a stored row; the others are null without one.
+    """
+
+    event: int
+    delete: bool
+    values: Mapping[str, Any]
+    unchanged: frozenset[str] = frozenset()
+    needed: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Selection:
+    """Which columns events change, and which columns order them.
+
+    Args:
+        sequence: for each column of the sequence the path of its value in the event; empty for the usual place.
+        kept: columns of the table that keep their stored values.
+        dropped: fields of events that are no columns of the table and are left out; None for all.
+    """
+
+    schema: TableSchema
+    sequence: Mapping[str, str]
+    kept: frozenset[str]
+    dropped: frozenset[str] | None
+    ignore_null_updates: bool = False
+
+    def change(self, event: int, values: Mapping[str, Any], unchanged: frozenset[str] = frozenset()) -> RowChange:
+        """Return the upsert of these values.
+
+        Args:
+            unchanged: columns whose value is that of the stored row: the source did not send it.
+
+        Raises:
+            Invalid: a column of the table is missing, or a field is not a column.
+        """
+        names = self.schema.names
+        for name in values:
+            if name not in names and self.dropped is not None and name not in self.dropped:
+                error = unknown_column(name, names)
+                raise Invalid(
+                    error.message, remedy="Leave the field out with column_list or except_column_list", field=name
+                )
+        keeps = self.kept | unchanged
+        for name in names:
+            if name not in values and name not in keeps:
+                raise Invalid(
+                    f"the event has no value of column {name!r}",
+                    remedy="Leave the column out with column_list or except_column_list: it keeps its value",
+                    field=name,
+                )
+        if self.ignore_null_updates:
+            keeps |= {name for name in names if name not in self.schema.primary_key and values.get(name) is None}
+        taken = {name: values[name] for name in names if name in values and name not in keeps}
+        not_null = {field.name for field in self.schema.columns if not field.nullable}
+        needed = unchanged | (keeps & not_null)
+        return RowChange(event=event, delete=False, values=taken, unchanged=frozenset(keeps), needed=frozenset(needed))
+
+    def deletion(self, event: int, values: Mapping[str, Any]) -> RowChange:
+        """Return the delete of the key in these values.
+
+        Raises:
+            Invalid: a column of the key or of the sequence is missing.
+        """
+        needed = dict.fromkeys((*self.schema.primary_key, *self.sequence))
+        if missing := [name for name in needed if name not in values]:
+            raise Invalid(
+                f"the delete event has no value of column {missing[0]!r}",
+                remedy="Give the key and the sequence in each delete event; the key of a message counts too",
+                field=missing[0],
+            )
+        return RowChange(event=event, delete=True, values={name: values[name] for name in needed})
+
+
+def select(
+    schema: TableSchema,
+    *,
+    sequence: Mapping[str, str],
+    column_list: Sequence[str] | None,
+    except_column_list: Sequence[str] | None,
+    ignore_null_updates: bool,
+) -> Selection:
+    """Check the lists of columns.
+
+    Raises:
+        Invalid: both lists are given, or `column_list` lacks a column of the key or of the sequence.
+    """
+    names = set(schema.names)
+    if column_list is not None and except_column_list is not None:
+        what = "column_list and except_column_list exclude each other"
+        raise Invalid(what, remedy="Give one of them", field="except_column_list")
+    needed = {*schema.primary_key, *sequence}
+    if column_list is not None:
+        for name in column_list:
+            if name not in names:
+                raise unknown_column(name, schema.names, role="column_list: ")
+        kept = frozenset(names - set(column_list))
+    else:
+        kept = frozenset(names & set(except_column_list or ()))
+    if lost := sorted(needed & kept):
+        raise Invalid(
+            f"events can't leave out column {lost[0]!r}, which is of the key or of the sequence",
+            remedy="RowChange column_list or except_column_list",
+            field=lost[0],
+        )
+    return Selection(
+        schema=schema,
+        sequence=sequence,
+        kept=kept,
+        dropped=None if column_list is not None else frozenset(except_column_list or ()) - names,
+        ignore_null_updates=ignore_null_updates,
+    )

@@ -1,0 +1,191 @@
+"""Read change events: rows, Debezium's envelope, and records that Debezium's transformation flattened."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Literal
+
+import pyarrow as pa
+
+from lancelsm.common.json_text import parse_json
+from lancelsm.common.shown import shown
+from lancelsm.errors import Invalid
+from lancelsm.read.transact.change_event import RowChange, Selection
+from lancelsm.read.transact.debezium import Opened, decoded, opened
+from lancelsm.record.json_lines import json_objects
+
+Format = Literal["debezium", "flattened", "rows"]
+Parse = Callable[[int, Any, Selection], list[RowChange]]
+"""Gets the number of an event, the event, and the selection; returns its changes, none for one that is skipped."""
+
+UNAVAILABLE = "__debezium_unavailable_value"
+_UNAVAILABLE_BASE64 = "X19kZWJleml1bV91bmF2YWlsYWJsZV92YWx1ZQ=="
+_DELETED, _OPERATION = "__deleted", "__op"
+
+
+class Refused(Invalid):
+    """An event that is no bad row: leaving it out would make the table wrong, so it ends the call."""
+
+
+def listed_events(events: Any) -> tuple[list[Any], bool]:
+    """Return events one by one, and whether their values are as `json.loads` returns them.
+
+    Args:
+        events: Arrow data, JSON lines in one text or several, one dict, or an iterable of dicts.
+
+    Raises:
+        Invalid: it is none of them.
+    """
+    if isinstance(events, str | bytes):
+        return [_of_line(line) for line in events.splitlines() if line.strip()], True
+    if hasattr(events, "__arrow_c_stream__") or hasattr(events, "__arrow_c_array__"):
+        return list(json_objects(pa.table(events))), True  # JSON values are read back as the same rows
+    if isinstance(events, Mapping):
+        return [events], False
+    if not isinstance(events, Iterable):
+        raise Invalid(
+            f"events can't be read from {type(events).__name__}", remedy="Give dicts, JSON lines, or Arrow data"
+        )
+    given = list(events)
+    is_json = any(isinstance(event, str | bytes) for event in given)
+    return [_of_line(event) if isinstance(event, str | bytes) else event for event in given], is_json
+
+
+def _of_line(line: str | bytes) -> Any:
+    try:
+        return parse_json(line)
+    except ValueError as error:
+        return error  # a bad row
+
+
+def of_rows(number: int, event: Any, selection: Selection) -> list[RowChange]:
+    """Read a row. Every row is an upsert; `apply_as_deletes` makes deletes of some."""
+    values = _record(event)
+    return [selection.change(number, {**values, **_sequence(selection, (values,))})]
+
+
+def of_flattened(number: int, event: Any, selection: Selection) -> list[RowChange]:
+    """Read a record of `ExtractNewRecordState`: a delete has `__deleted` "true", or it is a tombstone without value."""
+    message = opened(event)
+    if message.value is None:
+        return []
+    values = _record(message.value)
+    operation = values.get(_OPERATION)
+    if operation in ("t", "m"):
+        return _of_no_row(operation)
+    plain = _decoded({name: value for name, value in values.items() if not name.startswith("__")}, message, selection)
+    added = {name[2:]: value for name, value in values.items() if name.startswith("__")}
+    known = {name.removeprefix("source_"): value for name, value in added.items()}
+    sequence = _sequence(selection, (values, known, plain))
+    if str(values.get(_DELETED, "")).lower() == "true" or operation == "d":
+        return [selection.deletion(number, {**_key(message, selection), **plain, **sequence})]
+    return [_upsert(number, {**plain, **sequence}, selection)]
+
+
+def of_debezium(number: int, event: Any, selection: Selection) -> list[RowChange]:
+    """Read an event with Debezium's envelope. An update that changes the key is a delete and an upsert."""
+    message = opened(event)
+    if message.value is None:
+        return []  # the tombstone behind a delete
+    value = _record(message.value)
+    operation = value.get("op")
+    if operation in ("t", "m"):
+        return _of_no_row(operation)
+    if operation not in ("c", "u", "d", "r"):
+        raise Invalid(
+            f"the event has the op {shown(operation)}", remedy="Give events with Debezium's envelope", field="op"
+        )
+    before, after = (_side(value, name, message, selection) for name in ("before", "after"))
+    rows = (after or {}, before or {})
+    sequence = _sequence(selection, (value.get("source") or {}, *rows), whole=value)
+    if operation == "d":
+        return [selection.deletion(number, {**_key(message, selection), **(before or {}), **sequence})]
+    if after is None:
+        raise Invalid(f"an event with the op {operation} has no row in after", field="after")
+    changes = [_upsert(number, {**after, **sequence}, selection)]
+    key = selection.schema.primary_key
+    moved = before is not None and all(name in before and name in after for name in key)
+    if moved and any(before[name] != after[name] for name in key):  # type: ignore[index]
+        changes.insert(0, selection.deletion(number, {**(before or {}), **sequence}))
+    return changes
+
+
+PARSE: Mapping[Format, Parse] = {"rows": of_rows, "flattened": of_flattened, "debezium": of_debezium}
+
+
+def _of_no_row(operation: str) -> list[RowChange]:
+    if operation == "m":
+        return []  # a message of pg_logical_emit_message, which is of no table
+    raise Refused(
+        "the event empties the source table (op t), which is not supported",
+        remedy="Delete the rows with table.delete(where='true'), then apply the events after this one",
+        field="op",
+    )
+
+
+def _record(event: Any) -> Mapping[str, Any]:
+    if isinstance(event, Exception):
+        raise Invalid(f"the event is no JSON: {event}")
+    if not isinstance(event, Mapping):
+        raise Invalid(f"the event is a {type(event).__name__}, not an object")
+    return event
+
+
+def _side(value: Mapping[str, Any], name: str, message: Opened, selection: Selection) -> Mapping[str, Any] | None:
+    row = value.get(name)
+    if row is None:
+        return None
+    if not isinstance(row, Mapping):
+        raise Invalid(f"{name} is a {type(row).__name__}, not an object", field=name)
+    return _decoded(row, message, selection, side=name)
+
+
+def _key(message: Opened, selection: Selection) -> Mapping[str, Any]:
+    """Return the key columns that the key of the message has."""
+    if not isinstance(message.key, Mapping):
+        return {}
+    return decoded(message.key, selection.schema.columns, fields=message.key_fields)
+
+
+def _decoded(
+    row: Mapping[str, Any], message: Opened, selection: Selection, *, side: str | None = None
+) -> dict[str, Any]:
+    fields = message.fields if side is None else message.inner_fields(side)
+    return decoded(row, selection.schema.columns, fields=fields)
+
+
+def _upsert(number: int, values: Mapping[str, Any], selection: Selection) -> RowChange:
+    missing = frozenset(name for name, value in values.items() if value in (UNAVAILABLE, _UNAVAILABLE_BASE64))
+    return selection.change(number, {name: v for name, v in values.items() if name not in missing}, missing)
+
+
+def _sequence(
+    selection: Selection, places: Iterable[Mapping[str, Any]], *, whole: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """Return the values of the columns of the sequence: by their path, or from the first place that has them."""
+    places = tuple(places)
+    found: dict[str, Any] = {}
+    for name, path in selection.sequence.items():
+        given = _at(places[0] if whole is None else whole, path) if path else _first(places, name)
+        for value in given:
+            if value is None:
+                raise Invalid(
+                    f"the event has null in {name!r}, which orders events",
+                    remedy="Give a value of sequence_by in each event",
+                    field=name,
+                )
+            found[name] = value
+    return found
+
+
+def _first(places: Iterable[Mapping[str, Any]], name: str) -> Iterator[Any]:
+    yield from [place[name] for place in places if name in place][:1]
+
+
+def _at(event: Mapping[str, Any], path: str) -> list[Any]:
+    value: Any = event
+    for name in path.split("."):
+        if not isinstance(value, Mapping) or name not in value:
+            raise Invalid(f"the event has no {path}, which sequence_by names", field=path)
+        value = value[name]
+    return [value]

@@ -1,0 +1,204 @@
+"""Decode values of Kafka Connect's JSON as Debezium writes it, to the form that JSON rows have.
+
+With the envelope {schema, payload}, the schema names the encoding of each value. Without it, a value whose encoding is
+not known, such as a number for a timestamp, is refused: it could be in any unit.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import datetime as dt
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal, InvalidOperation
+from typing import Any, Final
+
+import pyarrow as pa
+
+from lancelsm.common.shown import shown
+from lancelsm.errors import Invalid
+
+Field = Mapping[str, Any]
+"""A field in a schema of Connect: field, type, name, parameters, fields."""
+
+_EPOCH: Final = dt.date(1970, 1, 1)
+_PER_SECOND: Final = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
+_UNITS_OF_TIMESTAMPS: Final = {
+    "io.debezium.time.Timestamp": "ms",
+    "io.debezium.time.MicroTimestamp": "us",
+    "io.debezium.time.NanoTimestamp": "ns",
+    "org.apache.kafka.connect.data.Timestamp": "ms",
+}
+_UNITS_OF_TIMES: Final = {
+    "io.debezium.time.Time": "ms",
+    "io.debezium.time.MicroTime": "us",
+    "io.debezium.time.NanoTime": "ns",
+    "org.apache.kafka.connect.data.Time": "ms",
+}
+_DATES: Final = frozenset({"io.debezium.time.Date", "org.apache.kafka.connect.data.Date"})
+_DECIMAL, _VARIABLE = "org.apache.kafka.connect.data.Decimal", "io.debezium.data.VariableScaleDecimal"
+_DURATION, _NANO_DURATION = "io.debezium.time.MicroDuration", "io.debezium.time.NanoDuration"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Opened:
+    """A message of Kafka without its envelopes. `value` is None for a tombstone."""
+
+    value: Any
+    key: Any = None
+    fields: Sequence[Field] = ()
+    key_fields: Sequence[Field] = ()
+
+    def inner_fields(self, name: str) -> Sequence[Field]:
+        """Return the fields of a struct in the value; empty if they are not known."""
+        found = next((one for one in self.fields if one.get("field") == name), {})
+        fields: Sequence[Field] = found.get("fields", ())
+        return fields
+
+
+def opened(event: Any) -> Opened:
+    """Open the envelopes of an event: {"key", "value"} of a message, and {"schema", "payload"} of each.
+
+    Raises:
+        Invalid: an envelope is not an object.
+    """
+    key: Any = None
+    key_fields: Sequence[Field] = ()
+    if isinstance(event, Mapping) and "value" in event and "op" not in event and set(event) <= _PARTS_OF_MESSAGE:
+        key, key_fields = _payload(event.get("key"))
+        event = event["value"]
+    value, fields = _payload(event)
+    return Opened(value=value, key=key, fields=fields, key_fields=key_fields)
+
+
+_PARTS_OF_MESSAGE: Final = frozenset({"key", "value", "topic", "partition", "offset", "timestamp", "headers"})
+
+
+def _payload(document: Any) -> tuple[Any, Sequence[Field]]:
+    if not isinstance(document, Mapping) or set(document) != {"schema", "payload"}:
+        return document, ()
+    schema = document["schema"] or {}
+    if not isinstance(schema, Mapping) or not isinstance(schema.get("fields", []), list):
+        raise Invalid("the schema of the event is not one of Kafka Connect", field="schema")
+    return document["payload"], tuple(schema.get("fields", ()))
+
+
+def decoded(row: Mapping[str, Any], columns: pa.Schema, *, fields: Sequence[Field]) -> dict[str, Any]:
+    """Decode the values of a row for columns of these names; other values stay.
+
+    Raises:
+        Invalid: the encoding of a value is not known, or the value is not one of its encoding.
+    """
+    encodings = {field.get("field"): field for field in fields}
+    found = dict(row)
+    for name, value in row.items():
+        index = columns.get_field_index(name)
+        if value is None or index < 0:
+            continue
+        kind = columns.field(index).type
+        try:
+            found[name] = _value(value, kind, encodings.get(name))
+        except (ValueError, TypeError, KeyError, OverflowError, ArithmeticError) as error:
+            raise Invalid(f"column {name!r} can't take {shown(value)}: {error}", field=name) from error
+    return found
+
+
+def _value(value: Any, kind: pa.DataType, field: Field | None) -> Any:
+    if isinstance(value, Mapping) and set(value) == {"scale", "value"} and pa.types.is_decimal(kind):
+        return _decimal(value["value"], int(value["scale"]))
+    if field is None:
+        return _without_schema(value, kind)
+    decode = _DECODE.get(str(field.get("name")))
+    return value if decode is None else decode(value, kind, field)
+
+
+def _without_schema(value: Any, kind: pa.DataType) -> Any:
+    if isinstance(value, int) and not isinstance(value, bool):
+        if pa.types.is_date(kind):
+            return _date(value, kind, {})
+        if pa.types.is_timestamp(kind) or pa.types.is_time(kind):
+            raise ValueError("a number has no unit; set schemas.enable=true in the connector, or send text")
+    if pa.types.is_decimal(kind) and isinstance(value, str):
+        try:
+            Decimal(value)
+        except InvalidOperation:
+            raise ValueError("set schemas.enable=true or decimal.handling.mode=string in the connector") from None
+    return value
+
+
+def _date(value: Any, kind: pa.DataType, _: Field) -> str:
+    day = (_EPOCH + dt.timedelta(days=int(value))).isoformat()
+    if pa.types.is_timestamp(kind):
+        return f"{day}T00:00:00" + ("Z" if kind.tz else "")
+    return day
+
+
+def _timestamp(unit: str) -> Callable[[Any, pa.DataType, Field], Any]:
+    def decode(value: Any, kind: pa.DataType, _: Field) -> Any:
+        if not pa.types.is_timestamp(kind):
+            return value
+        seconds, rest = divmod(int(value), _PER_SECOND[unit])
+        moment = dt.datetime.fromtimestamp(0, dt.UTC) + dt.timedelta(seconds=seconds)
+        return moment.strftime("%Y-%m-%dT%H:%M:%S").rjust(19, "0") + _fraction(rest, unit) + ("Z" if kind.tz else "")
+
+    return decode
+
+
+def _time(unit: str) -> Callable[[Any, pa.DataType, Field], Any]:
+    def decode(value: Any, kind: pa.DataType, _: Field) -> Any:
+        if not pa.types.is_time(kind):
+            return value
+        seconds, rest = divmod(int(value), _PER_SECOND[unit])
+        hours, minutes = divmod(seconds // 60, 60)
+        return f"{hours:02}:{minutes:02}:{seconds % 60:02}{_fraction(rest, unit)}"
+
+    return decode
+
+
+def _fraction(rest: int, unit: str) -> str:
+    digits = str(rest).zfill(len(str(_PER_SECOND[unit])) - 1).rstrip("0")
+    return f".{digits}" if rest else ""
+
+
+def _connect_decimal(value: Any, kind: pa.DataType, field: Field) -> Any:
+    if not isinstance(value, str):
+        return value
+    found = _decimal(value, int((field.get("parameters") or {})["scale"]))
+    return int(Decimal(found)) if pa.types.is_integer(kind) and Decimal(found) == int(Decimal(found)) else found
+
+
+def _variable_decimal(value: Any, kind: pa.DataType, _: Field) -> Any:
+    scale, digits = int(value["scale"]), value["value"]
+    return _connect_decimal(digits, kind, {"parameters": {"scale": scale}})
+
+
+def _decimal(value: Any, scale: int) -> str:
+    try:
+        unscaled = int.from_bytes(base64.b64decode(value, validate=True), "big", signed=True)
+    except binascii.Error as error:
+        raise ValueError(f"it is no base64 ({error})") from error
+    return format(Decimal((int(unscaled < 0), tuple(map(int, str(abs(unscaled)))), -scale)), "f")
+
+
+def _duration(unit: str) -> Callable[[Any, pa.DataType, Field], Any]:
+    def decode(value: Any, kind: pa.DataType, _: Field) -> Any:
+        if not pa.types.is_duration(kind):
+            return value
+        whole, rest = divmod(int(value) * _PER_SECOND[kind.unit], _PER_SECOND[unit])
+        if rest:
+            raise ValueError(f"the column counts {kind.unit} only")
+        return whole
+
+    return decode
+
+
+_DECODE: Final[Mapping[str, Callable[[Any, pa.DataType, Field], Any]]] = {
+    **dict.fromkeys(_DATES, _date),
+    **{name: _timestamp(unit) for name, unit in _UNITS_OF_TIMESTAMPS.items()},
+    **{name: _time(unit) for name, unit in _UNITS_OF_TIMES.items()},
+    _DECIMAL: _connect_decimal,
+    _VARIABLE: _variable_decimal,
+    _DURATION: _duration("us"),
+    _NANO_DURATION: _duration("ns"),
+}

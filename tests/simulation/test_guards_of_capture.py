@@ -1,0 +1,80 @@
+"""Each guard of change data capture is needed: without it, its scenario fails."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import lancelsm
+from lancelsm.errors import Invalid
+from lancelsm.read.transact.change_capture import Applied
+from lancelsm.read.transact.change_decision import decide
+from lancelsm.region.handle import open_table
+from tests.simulation.marks import moved, without
+from tests.simulation.removal import with_and_without
+
+
+def versions(path: Path) -> lancelsm.Table:
+    columns = pa.schema([("id", pa.int64()), ("v", pa.int64())])
+    return lancelsm.create(path / "table", columns, primary_key="id", regions="bucket(id, 2)")
+
+
+def event(key: int, v: int) -> dict[str, Any]:
+    return {"id": key, "v": v}
+
+
+def late_event(path: Path) -> None:
+    """An event arrives after one with a higher sequence."""
+    table = versions(path)
+    table.apply_changes([event(1, 5)], sequence_by="v")
+    table.apply_changes([event(1, 4)])
+    assert table.get([1])["v"].to_pylist() == [5]
+
+
+def event_below_the_floor(_: Path) -> None:
+    """The delete of a key is forgotten, and an event from before it arrives."""
+    schema = open_table(versions(_).uri).config.schema
+    row = pa.table([[1], [4], [False]], schema=schema.stored)
+    floor = pa.table([[0], [5], [False]], schema=schema.stored)
+    nothing = [frozenset[str]()]
+    found = decide(row, None, schema, sequence=["v"], unchanged=nothing, required=nothing, floor=floor)
+    assert (found.rows.num_rows, found.late) == (0, 1)
+
+
+def repeated_call(path: Path) -> None:
+    """A consumer repeats a call whose reply was lost, after another writer."""
+    table = versions(path)
+    table.apply_changes([event(1, 5)], source="s", offset=1)
+    table.upsert([event(1, 6)])
+    assert table.apply_changes([event(1, 5)], source="s", offset=1) == Applied(skipped=1)
+    assert table.get([1])["v"].to_pylist() == [6]
+
+
+def region_without_its_part(path: Path) -> None:
+    """One region takes its part of a call, and the other one is sealed."""
+    table = versions(path)
+    table.apply_changes([event(key, 1) for key in range(4)], source="s", offset=1)
+    table.seal(table.regions()[0])
+    with pytest.raises(Invalid):
+        table.apply_changes([event(key, 2) for key in range(4)], source="s", offset=2)
+    assert table.source_offset("s") == 1
+
+
+test_scenarios_pass, test_scenarios_fail_without_their_guard = with_and_without(
+    {
+        "an event below the sequence of its key is late": (
+            [without("event below the sequence of its key is late")],
+            late_event,
+        ),
+        "an event below the late floor is late": (
+            [without("event below the late floor is late")],
+            event_below_the_floor,
+        ),
+        "an event is applied once": ([without("event is applied once")], repeated_call),
+        "the offset moves after all regions": ([moved("offset moves after all regions", -1)], region_without_its_part),
+    },
+    own=(late_event, event_below_the_floor, repeated_call, region_without_its_part),
+)

@@ -1,0 +1,213 @@
+"""Change events against a reference in plain Python over the whole stream: reordered, repeated, split, with crashes."""
+
+from __future__ import annotations
+
+import random
+
+import pyarrow as pa
+import pytest
+
+import lancelsm
+from lancelsm.read.transact.change_capture import Applied
+
+SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.string()), ("seq", pa.int64()), ("sub", pa.int32())])
+
+
+def reference(events):
+    """Return the rows after all events: for each key, the last event of the highest sequence."""
+    newest = {}
+    for event in events:
+        sequence = (event["seq"], event["sub"])
+        if event["id"] not in newest or sequence >= newest[event["id"]][0]:
+            newest[event["id"]] = (sequence, event)
+    live = [event for _, event in newest.values() if event["op"] != "d"]
+    return sorted(({name: event[name] for name in SCHEMA.names} for event in live), key=lambda row: row["id"])
+
+
+def generated(dice, count, *, keys=6):
+    """A stream of a source in order; transactions have several events of one sequence."""
+    events = []
+    for number in range(count):
+        op = dice.choice("uuuud")
+        sequence = number // dice.choice([1, 1, 3])
+        event = {"id": dice.randrange(keys), "v": f"{number}", "seq": sequence, "sub": dice.randrange(3), "op": op}
+        events.append(event)
+    return events
+
+
+def reordered(dice, events, bound):
+    """Move each event by less than `bound` places."""
+    return [event for _, event in sorted(enumerate(events), key=lambda one: one[0] + dice.random() * bound)]
+
+
+def calls(dice, events):
+    """Cut a stream into calls; some calls come twice, as after a crash before the offset was saved."""
+    at = 0
+    while at < len(events):
+        end = min(len(events), at + dice.randrange(1, 6))
+        for _ in range(dice.choice([1, 1, 2])):
+            yield at, events[at:end]
+        at = end if dice.random() < 0.8 else max(at, end - dice.randrange(3)) or end
+
+
+def rows_of(table):
+    return sorted(table.scan().to_arrow().to_pylist(), key=lambda row: row["id"])
+
+
+def apply(table, events, **options):
+    return table.apply_changes(
+        events,
+        sequence_by=["seq", "sub"],
+        apply_as_deletes="op = 'd'",
+        except_column_list=["op"],
+        **options,
+    )
+
+
+@pytest.fixture
+def table(tmp_path):
+    return lancelsm.create(tmp_path / "t", SCHEMA, primary_key="id", regions="bucket(id, 2)")
+
+
+@pytest.mark.rest
+@pytest.mark.parametrize("seed", range(3))
+def test_any_cut_of_a_reordered_stream_gives_the_rows_of_the_reference(table, seed):
+    dice = random.Random(f"changes {seed}")
+    events = reordered(dice, generated(dice, 60), 8)
+    done = Applied()
+    for at, part in calls(dice, events):
+        done += apply(table, part, source="s", offset=[number + 1 for number in range(at, at + len(part))])
+        if dice.random() < 0.2:
+            table.flush()
+    assert rows_of(table) == reference(events)
+    assert table.source_offset("s") == len(events)
+    assert done.late
+    assert done.skipped
+
+
+def test_the_documented_example_of_auto_cdc_has_its_documented_result(tmp_path):
+    """Databricks, "The AUTO CDC APIs": SCD type 1 with sequenceNum, deletes, a row inserted late."""
+    columns = pa.schema(
+        [("userId", pa.int64()), ("name", pa.string()), ("city", pa.string()), ("sequenceNum", pa.int64())]
+    )
+    table = lancelsm.create(tmp_path / "t", columns, primary_key="userId")
+    rows = [
+        (124, "Raul", "Oaxaca", "INSERT", 1),
+        (123, "Isabel", "Monterrey", "INSERT", 1),
+        (125, "Mercedes", "Tijuana", "INSERT", 2),
+        (126, "Lily", "Cancun", "INSERT", 2),
+        (123, None, None, "DELETE", 6),
+        (125, "Mercedes", "Guadalajara", "UPDATE", 6),
+        (125, "Mercedes", "Mexicali", "UPDATE", 5),
+        (123, "Isabel", "Chihuahua", "UPDATE", 5),
+    ]
+    names = ("userId", "name", "city", "operation", "sequenceNum")
+    done = table.apply_changes(
+        [dict(zip(names, row, strict=True)) for row in rows],
+        keys=["userId"],
+        sequence_by="sequenceNum",
+        apply_as_deletes="operation = 'DELETE'",
+        except_column_list=["operation"],
+    )
+    found = {(row["userId"], row["name"], row["city"]) for row in table.scan().to_arrow().to_pylist()}
+    assert found == {(124, "Raul", "Oaxaca"), (125, "Mercedes", "Guadalajara"), (126, "Lily", "Cancun")}
+    assert done == Applied(written=3, deleted=1, late=2)
+
+
+def event(key, v, seq, op="u", sub=0):
+    return {"id": key, "v": v, "seq": seq, "sub": sub, "op": op}
+
+
+@pytest.mark.parametrize("level", ["call", "log", "generation", "base"])
+def test_a_lower_sequence_is_late_against_every_level(table, level):
+    events = [event(1, "new", 5), event(2, "x", 4), event(1, "old", 3), event(2, "y", 4)]
+    if level == "call":
+        assert apply(table, events) == Applied(written=2, late=1)
+    else:
+        assert apply(table, events[:2]) == Applied(written=2)
+        if level == "generation":
+            table.flush()
+        elif level == "base":
+            table.run()
+        assert apply(table, events[2:]) == Applied(written=1, late=1)
+    assert [(row["id"], row["v"]) for row in rows_of(table)] == [(1, "new"), (2, "y")]
+
+
+@pytest.mark.parametrize("level", ["call", "log", "generation"])
+def test_a_delete_keeps_its_sequence(table, level):
+    events = [event(1, "a", 1), event(1, None, 5, "d"), event(1, "b", 4), event(1, "c", 5, sub=1)]
+    if level == "call":
+        apply(table, events[:3])
+    else:
+        apply(table, events[:2])
+        if level == "generation":
+            table.flush()
+        assert apply(table, events[2:3]) == Applied(late=1)
+    assert rows_of(table) == []
+    assert apply(table, events[3:]) == Applied(written=1)
+    assert [row["v"] for row in rows_of(table)] == ["c"]
+
+
+def test_a_call_is_one_entry_per_region_and_moves_the_offset_in_its_swap(table):
+    apply(table, [event(key, "a", 1, op) for key in range(8) for op in "ud"], source="s", offset=7)
+    heads = [region.head() for region in table.regions()]
+    assert [head.next_position for head in heads] == [2, 2]
+    assert [head.applied("source:s") for head in heads] == [7, 7]
+    assert table.source_offset("s") == 7
+    assert apply(table, [event(1, "b", 9)], source="s", offset=7) == Applied(skipped=1)
+    assert apply(table, [event(1, "b", 9)], source="s", offset=8) == Applied(written=1)
+
+
+def test_the_table_remembers_what_orders_its_events(table):
+    apply(table, [event(1, "a", 5)])
+    again = lancelsm.open(table.uri)
+    assert again.apply_changes([{"id": 1, "v": "b", "seq": 4, "sub": 0}]) == Applied(late=1)
+    with pytest.raises(lancelsm.Invalid, match="ordered by seq, sub"):
+        table.apply_changes([{"id": 1, "v": "b", "seq": 6, "sub": 0}], sequence_by="seq")
+    assert [row["v"] for row in rows_of(table)] == ["a"]
+
+
+@pytest.mark.parametrize(
+    ("bad", "options", "said"),
+    [
+        ([{"id": 1}], {}, "no value of column 'v'.*row 0"),
+        ([{"id": 1, "v": "a", "seq": None, "sub": 0}], {"sequence_by": "seq"}, "null in 'seq'"),
+        ([{"id": None, "v": "a", "seq": 1, "sub": 0}], {}, "'id'"),
+        ([{"id": 1, "v": "a", "seq": 1, "sub": 0, "w": 1}], {}, "no column 'w'.*column_list"),
+        (["{"], {}, "no JSON"),
+        ([{"op": "t", "before": None, "after": None}], {"format": "debezium", "on_bad_row": "skip"}, "empties"),
+        ([], {"sequence_by": "nope"}, "'nope', which is no column"),
+        ([], {"keys": "v"}, "keys are v, but the primary key of the table is id"),
+        ([], {"source": "s"}, "source and offset go together"),
+        ([{}], {"source": "s", "offset": 0}, "not an integer from 1"),
+        ([{}, {}], {"source": "s", "offset": [2, 1]}, "lower than the one before"),
+        ([{}, {}], {"source": "s", "offset": [2]}, "2 events, but 1 offsets"),
+        ([], {"column_list": ["v"]}, "can't leave out column 'id'"),
+    ],
+)
+def test_what_does_not_fit_is_invalid_and_nothing_is_written(table, bad, options, said):
+    with pytest.raises(lancelsm.Invalid, match=said):
+        table.apply_changes([{"id": 7, "v": "a", "seq": 1, "sub": 0}, *bad][-len(bad) :] if bad else [], **options)
+    assert rows_of(table) == []
+
+
+def test_a_bad_row_is_skipped_and_counted_on_request(table):
+    events = [event(1, "a", 1), event(2, 7, 1), event(3, "c", 1), {"id": 4}]
+    assert apply(table, events, on_bad_row="skip") == Applied(written=2, rejected=2)
+    assert [row["id"] for row in rows_of(table)] == [1, 3]
+
+
+def test_columns_that_events_leave_out_keep_their_values(table):
+    table.upsert([{"id": 1, "v": "kept", "seq": 1, "sub": 1}])
+    assert (
+        table.apply_changes([{"id": 1, "seq": 2, "x": 0}, {"id": 2, "seq": 2}], column_list=["id", "seq"]).written == 2
+    )
+    assert table.apply_changes([{"id": 1, "v": None, "seq": 3, "sub": None}], ignore_null_updates=True).written == 1
+    assert rows_of(table) == [{"id": 1, "v": "kept", "seq": 3, "sub": 1}, {"id": 2, "v": None, "seq": 2, "sub": None}]
+
+
+def test_events_come_as_json_lines_and_as_arrow_too(table):
+    assert table.apply_changes('{"id":1,"v":"a","seq":1,"sub":0}\n\n{"id":2,"v":"b","seq":1,"sub":0}').written == 2
+    rows = pa.table([[3], ["c"], [1], [0]], schema=SCHEMA)
+    assert table.apply_changes(rows).written == 1
+    assert [row["v"] for row in rows_of(table)] == ["a", "b", "c"]
