@@ -21,12 +21,14 @@ from constructs import Construct
 
 from infra.grants import State
 from infra.schedules import period
+from infra.shifting import SHIFTED
 from infra.stage import Stage
 from lancelsm.common.settings import resolve
 
 NAMESPACE = "lancelsm"  # as in lancelsm.stack.telemetry
 PERIOD = cdk.Duration.minutes(5)
 _PERIODS_OF_A_FAILURE = 3
+_BROKEN = ("[ERROR] Internal:", "Runtime.ImportModuleError", "Runtime exited", "Task timed out")
 _DAY_MINUTES = 1440  # the longest period of an alarm
 _LOG_BYTES = 1 << 30
 _RUN_SECONDS, _MERGE_SECONDS = 900, 7200  # what a flush and a merge may take
@@ -179,6 +181,20 @@ def _failures(scope: Construct, watched: Watched) -> Iterator[Alarm]:
         all_periods=True,
     )
     yield Alarm(
+        name="broken-release",
+        description="A call of ingest or query ended with a bug, a timeout or a crash. A running deployment goes back.",
+        metric=_log_count(
+            scope,
+            "Broken",
+            logs.FilterPattern.any_term(*_BROKEN),
+            stage=watched.stage,
+            functions=[watched.functions[one] for one in SHIFTED],
+            over=cdk.Duration.minutes(1),
+        ),
+        above=0,
+        runbook="upgrade",
+    )
+    yield Alarm(
         name="run-failures",
         description="A run of the schedule, a flush or a compaction of generations failed.",
         metric=counted("FailedRuns", failed, "dispatch", "compaction"),
@@ -250,7 +266,13 @@ def _age_without_reader(watched: Watched) -> cw.IMetric:
 
 
 def _log_count(
-    scope: Construct, name: str, pattern: logs.IFilterPattern, *, stage: Stage, functions: Sequence[lambda_.Function]
+    scope: Construct,
+    name: str,
+    pattern: logs.IFilterPattern,
+    *,
+    stage: Stage,
+    functions: Sequence[lambda_.Function],
+    over: cdk.Duration = PERIOD,
 ) -> cw.Metric:
     """Count matching log lines of these functions in one metric. An alarm for each function would cost more."""
     namespace = f"{NAMESPACE}/{stage.name}"
@@ -264,4 +286,4 @@ def _log_count(
             metric_name=name,
             metric_value="1",
         )
-    return cw.Metric(namespace=namespace, metric_name=name, statistic="Sum", period=PERIOD)
+    return cw.Metric(namespace=namespace, metric_name=name, statistic="Sum", period=over)

@@ -43,5 +43,7 @@ def _resource_name(resource: Any) -> str:
             return f"<{name}>"
         case {"Fn::GetAtt": path}:
             return f"<{'.'.join(path)}>"
+        case {"Fn::Sub": text}:
+            return str(text).replace("${", "<").replace("}", ">")
         case _:
             return str(resource)

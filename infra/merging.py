@@ -54,7 +54,7 @@ class Merging(Construct):
         entry_point = assets.Asset(self, "EntryPoint", path=str(ENTRY_POINT))
         archive = layers.archive()
         self.application = _application(self, stage, network)
-        self.job_role = _job_role(self, stage, state, [asset for asset in (entry_point, archive) if asset])
+        self.job_role = _job_role(self, stage, state, entry_point)
         self.machine = machine(
             self,
             "merge",
@@ -115,7 +115,7 @@ def _application(scope: Construct, stage: Stage, network: Network | None) -> emr
     )
 
 
-def _job_role(scope: Construct, stage: Stage, state: State, code: list[assets.Asset]) -> iam.Role:
+def _job_role(scope: Construct, stage: Stage, state: State, code: assets.Asset) -> iam.Role:
     """Define the role of a job. It merges, reads its code from the CDK's bucket, and writes its logs below `work/`."""
     role = iam.Role(
         scope,
@@ -126,7 +126,8 @@ def _job_role(scope: Construct, stage: Stage, state: State, code: list[assets.As
     statements = [
         *merging(state),
         *objects(state, get=[grants.JOB_LOGS], put=[grants.JOB_LOGS]),
-        *(allow(["s3:GetObject"], [asset.bucket.arn_for_objects(asset.s3_object_key)]) for asset in code),
+        # Also the code of earlier deployments: a merge that runs across a deployment starts jobs with it.
+        allow(["s3:GetObject"], [code.bucket.arn_for_objects(f"{stage.prefix}/*")]),
     ]
     for statement in statements:
         role.add_to_policy(statement)

@@ -25,16 +25,13 @@ class Observing(Construct):
         topic = sns.Topic.from_topic_arn(self, "Topic", stage.alarm_topic) if stage.alarm_topic else None
         # The emulator has no alarms on expressions.
         shown = [one for one in alarms(self, watched) if not (stage.local and _is_expression(one.metric))]
+        self.alarms = {one.name: self._alarm(one, topic) for one in shown}
         cw.Dashboard(
             self,
             "Dashboard",
             dashboard_name=f"{stage.prefix}-{cdk.Aws.REGION}",
             widgets=[
-                [
-                    cw.AlarmStatusWidget(
-                        title="Alarms", alarms=[self._alarm(one, topic) for one in shown], width=24, height=3
-                    )
-                ],
+                [cw.AlarmStatusWidget(title="Alarms", alarms=list(self.alarms.values()), width=24, height=3)],
                 *self._rows(),
             ],
         )

@@ -22,6 +22,7 @@ from infra.queues import Queues
 from infra.registry import Registry
 from infra.schedules import Schedules, period
 from infra.sharing import key_statement, registry_kind
+from infra.shifting import Shifting
 from infra.stage import Stage, stage_of
 from infra.storage import Storage
 
@@ -91,7 +92,9 @@ class Pipeline(cdk.Stack):
             collecting=collecting.machine,
             failed_events=waiting.failed,
         )
-        Observing(self, watched=watched)
+        observing = Observing(self, watched=watched)
+        if stage.shift_minutes:
+            Shifting(self, stage=stage, functions=live, alarm=observing.alarms["broken-release"])
 
 
 def deployment(app: cdk.App) -> tuple[cdk.Stack, ...]:
@@ -134,5 +137,12 @@ def _add_outputs(stack: cdk.Stack, state: StateResources, stage: Stage) -> None:
 
 
 def _synthesizer(stage: Stage) -> cdk.IStackSynthesizer:
-    """Return how assets are uploaded. A deployment to the emulator uses the caller's own credentials."""
-    return cdk.CliCredentialsStackSynthesizer() if stage.local else cdk.DefaultStackSynthesizer()
+    """Return how assets are uploaded: below a prefix of the stage. They stay, so a merge that runs across a deployment
+    ends with the code that it started with.
+
+    A deployment to the emulator uses the caller's own credentials.
+    """
+    prefix = f"{stage.prefix}/"
+    if stage.local:
+        return cdk.CliCredentialsStackSynthesizer(bucket_prefix=prefix)
+    return cdk.DefaultStackSynthesizer(bucket_prefix=prefix)

@@ -32,6 +32,8 @@ LOG_DAYS = (
     1, 3, 5, 7, 14, 30, 60, 90, 120, 150, 180, 365, 400, 545, 731, 1096, 1827, 2192, 2557, 2922, 3288, 3653,
 )  # fmt: skip
 _RETENTION = dict(zip(LOG_DAYS, logs.RetentionDays, strict=False))  # the last name of the CDK means: for ever
+_SHIFT = 5
+SHIFT_MINUTES = (0, 5, 10, 15, 30)  # the canaries of CodeDeploy for functions
 # What differs by the name of a stage, unless the context gives it. Other names start from `dev`.
 PRESETS: Mapping[str, Mapping[str, int]] = {
     "dev": {"schedule_minutes": 0, "log_days": 14},
@@ -65,6 +67,7 @@ class Stage:
     runbook_url: str | None  # where the files of docs/runbooks are; alarms name it
     table_metrics: bool  # whether metrics are also there for each table, which costs more
     tracing: bool  # whether X-Ray traces functions and state machines
+    shift_minutes: int  # during which a tenth of the calls gets a new version; 0: all at once
     function_url: bool  # whether `ingest` gets a URL, for callers with IAM credentials
     collect: bool  # whether merges start collections
     writers: int | None  # most invocations of `writer_flush` at the same time; None: no limit but the account's
@@ -121,6 +124,7 @@ def stage_of(node: Node) -> Stage:
     emulator, presets = context.flag("emulator"), PRESETS.get(name, PRESETS["dev"])
     kms_key = context.arn("kms_key", "kms:REGION:ACCOUNT:key/ID", "kms:REGION:ACCOUNT:key/[A-Za-z0-9-]+")
     minutes = context.number("schedule_minutes", range(1441))
+    shift = context.number("shift_minutes", SHIFT_MINUTES)
     chosen = Stage(
         name=name,
         region=context.text("region"),
@@ -146,6 +150,7 @@ def stage_of(node: Node) -> Stage:
         runbook_url=(context.text("runbook_url") or "").rstrip("/") or None,
         table_metrics=context.flag("table_metrics"),
         tracing=context.flag("tracing"),
+        shift_minutes=0 if emulator else _SHIFT if shift is None else shift,
         function_url=context.flag("function_url"),
         collect=context.one_of("collect", Literal["on", "off"], default="on") == "on",
         writers=context.number("maximum_concurrency", range(2, 1001)),

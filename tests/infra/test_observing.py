@@ -13,7 +13,7 @@ from lancelsm.stack.backlog import UNITS
 from tests.infra.conftest import ROOT, RUNBOOK_URL, TOPIC, Stacks, synthesized
 
 RUNBOOKS = ROOT / "docs" / "runbooks"
-WITHOUT_ALARM = {RUNBOOKS / f"{name}.md" for name in ("restore", "upgrade", "long-queue")}
+WITHOUT_ALARM = {RUNBOOKS / f"{name}.md" for name in ("restore", "long-queue")}
 LARGEST = ("lancelsm", "Maximum", 300)
 
 # Metric, namespace, statistic, period in seconds; threshold; periods, and how many of them raise the alarm
@@ -40,6 +40,7 @@ EXPECTED: dict[str, tuple[Any, ...]] = {
     "dead-letters": ("ApproximateNumberOfMessagesVisible", "AWS/SQS", "Maximum", 300, 0, 1, 1),
     "failed-events": ("ApproximateNumberOfMessagesVisible", "AWS/SQS", "Maximum", 300, 0, 1, 1),
     "function-errors": ("Errors", "lancelsm/prod", "Sum", 300, 5, 3, 3),
+    "broken-release": ("Broken", "lancelsm/prod", "Sum", 60, 0, 1, 1),
     "corrupt": ("Corrupt", "lancelsm/prod", "Sum", 300, 0, 1, 1),
 }
 
@@ -125,6 +126,7 @@ def test_filters_count_the_lines_of_these_functions(prod: Stacks) -> None:
     names = {name.title().replace("_", "") for name in prod.functions()}
     assert {name: set(groups) for name, groups in filters.items()} == {
         "Errors": names,
+        "Broken": {"Ingest", "Query"},
         "Corrupt": names,
         "FailedRuns": {"Dispatch", "Compaction"},
         "OptimizeFailed": {"Merger"},

@@ -45,8 +45,8 @@ class Inventory:
 
 # The resources of the stacks; tests/infra compares this with the templates.
 AT_REST: Final[Mapping[str, Inventory]] = {
-    "dev": Inventory(alarms=18, dashboards=1, mappings=2, registries=1),
-    "prod": Inventory(alarms=19, dashboards=1, mappings=2, registries=1, runs=8760, metrics=1),
+    "dev": Inventory(alarms=19, dashboards=1, mappings=2, registries=1),
+    "prod": Inventory(alarms=20, dashboards=1, mappings=2, registries=1, runs=8760, metrics=1),
 }
 
 
@@ -150,6 +150,8 @@ _RULES: Final[Mapping[str, Rule]] = {
     "AWS::CDK::Metadata": _free,
     "AWS::CloudWatch::Alarm": _alarm,
     "AWS::CloudWatch::Dashboard": _each(dashboards=1),
+    "AWS::CodeDeploy::Application": _free,
+    "AWS::CodeDeploy::DeploymentGroup": _free,
     "AWS::DynamoDB::Table": _registry,
     "AWS::EC2::SecurityGroup": _free,
     "AWS::EC2::SecurityGroupIngress": _free,
