@@ -2,14 +2,16 @@
 
 `log_since` starts with the first entry of a log whose entries are all in generations, and a flush moves it on.
 `merge_since` starts with the first generation after all were merged, and a merge moves it on. So both follow the oldest
-row that waits, also if rows are written all the time. A time may be too early, by the pause of a writer that kept its
-head for long, and is never later than the clock of the writer of that row said.
+row that waits, also if rows are written all the time. A time may be up to a minute too early, if a writer kept its head
+during a pause (`PAUSE_SECONDS`). It is never later than the clock of the writer of that row said.
 """
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+
+PAUSE_SECONDS = 60.0  # after which a writer reads the head again that it kept
 
 _TEXT = re.compile(r"([0-9]{1,19}) ([0-9]{1,12})")
 

@@ -20,6 +20,7 @@ from lancelsm.errors import Contended, Invalid, LsmError, Unavailable
 from lancelsm.region import head as heads
 from lancelsm.region.catalog import Region, check_not_stopped, check_writable
 from lancelsm.region.head import Head, Summary
+from lancelsm.region.since import PAUSE_SECONDS
 from lancelsm.wal.claim import claim, claim_held
 from lancelsm.wal.entry import Draft, Encoded, encode
 from lancelsm.wal.slot import Appended, advance_head, ambiguous, contended, put_entry, resolve_outcome, with_cause
@@ -62,6 +63,7 @@ class Pipeline:
         self._in_flight: deque[_InFlight] = deque()  # at consecutive positions, from the next position of the head
         self._active = 0  # entries that a thread still works on, failed ones included
         self._head: Head | None = None
+        self._head_at = 0.0  # when it was seen, by the monotonic clock
         self._abandoned = True  # the next put needs a new epoch
         self._closed = False
 
@@ -88,10 +90,11 @@ class Pipeline:
             if self._closed:
                 raise Invalid("the writer is closed", remedy="Open a new writer", **self._region.where)
             if self._head is None or self._abandoned:
-                head = self._head = self._claim()
+                head = self._claim()
                 self._abandoned = False
             else:
-                head = self._head
+                head = self._after_pause(self._head)
+            self._keep(head)
             check_not_stopped(self._region, head)
             item = _InFlight(position=Position(head.next_position + len(self._in_flight)), epoch=head.epoch)
             self._in_flight.append(item)
@@ -108,6 +111,16 @@ class Pipeline:
 
     def _has_room(self) -> bool:
         return not self._active if self._abandoned else len(self._in_flight) < self._depth
+
+    def _keep(self, head: Head) -> None:
+        self._head, self._head_at = head, self._region.context.clock.monotonic()
+
+    def _after_pause(self, head: Head) -> Head:
+        """Return the head; after a pause, as it is now: a flush may have emptied the log, which moves `log_since`."""
+        if self._active or self._region.context.clock.monotonic() - self._head_at < PAUSE_SECONDS:
+            return head
+        now = self._region.head()
+        return now if (now.epoch, now.next_position) == (head.epoch, head.next_position) else head
 
     def _claim(self) -> Head:
         """Claim a new epoch. After the first claim, claim the region only from ourselves: another owner keeps it."""
@@ -189,7 +202,7 @@ class Pipeline:
         """Complete the futures of these entries, which are the first ones in flight."""
         with self._change:
             done = [self._in_flight.popleft().done for _ in entries]
-            self._head = head
+            self._keep(head)
             # The entries are committed, but the head has the epoch of another owner: no entry may be put under it.
             self._abandoned |= head.epoch != entries[0].summary.epoch
             self._change.notify_all()

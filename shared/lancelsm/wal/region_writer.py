@@ -15,6 +15,7 @@ from lancelsm.errors import Corrupt, Fenced, Invalid, LsmError, Unavailable
 from lancelsm.region.catalog import Region, check_not_dropped
 from lancelsm.region.handle import WriteTarget
 from lancelsm.region.head import Head, Summary
+from lancelsm.region.since import PAUSE_SECONDS
 from lancelsm.routing.route import Routed
 from lancelsm.wal.append import append_after
 from lancelsm.wal.claim import claim, claim_held, create_region
@@ -22,8 +23,6 @@ from lancelsm.wal.entry import Draft, draft
 from lancelsm.wal.pipeline import Pipeline
 from lancelsm.wal.slot import Appended
 from lancelsm.wal.waiting import hold_back
-
-_PAUSE_SECONDS = 60.0
 
 
 def find_or_create_region(target: WriteTarget, values: RegionValues) -> tuple[Region, Head]:
@@ -151,7 +150,7 @@ class RegionWriter:
         shorter pause, only `log_since` would be wrong: a flush may have emptied the log.
         """
         age = self.region.context.clock.monotonic() - self._held_at
-        most = min(self._settings.collect_interval_seconds / 2, max(_PAUSE_SECONDS, self._settings.flush_age_seconds))
+        most = min(self._settings.collect_interval_seconds / 2, PAUSE_SECONDS)
         return self._held if age < most else None
 
     def _wait_for_base(self, held: Head | None) -> Head:
