@@ -365,15 +365,14 @@ class Table:
         from lancelsm.read.transact.change_capture import (  # noqa: PLC0415 - Lance is slow
             Access,
             apply_changes,
-            known_sequence,
             request_of,
         )
-        from lancelsm.region.config import remember_sequence  # noqa: PLC0415
+        from lancelsm.region.config import newest_sequence, remember_sequence  # noqa: PLC0415
 
         self._check_writable()
         with error_context(table=self.uri):
             context = self._context
-            self._sequence = self._sequence or known_sequence(self.config, context)
+            self._sequence = self._sequence or newest_sequence(context.objects, self.config, uri=self.uri)
             request = request_of(
                 self._schema,
                 known=self._sequence,

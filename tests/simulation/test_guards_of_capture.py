@@ -13,7 +13,7 @@ from lancelsm.errors import Invalid
 from lancelsm.read.transact.change_capture import Applied
 from lancelsm.read.transact.change_decision import decide
 from lancelsm.region.handle import open_table
-from tests.simulation.marks import moved, without
+from tests.simulation.marks import changed, moved, without
 from tests.simulation.removal import with_and_without
 
 
@@ -42,6 +42,15 @@ def event_below_the_floor(_: Path) -> None:
     nothing = [frozenset[str]()]
     found = decide(row, None, schema, sequence=["v"], unchanged=nothing, required=nothing, floor=floor)
     assert (found.rows.num_rows, found.late) == (0, 1)
+
+
+def merged_delete(path: Path) -> None:
+    """A delete is merged into the base, which forgets it, and an event from before it arrives."""
+    table = versions(path)
+    table.apply_changes([event(1, 5)], sequence_by="v", apply_as_deletes="v = 5")
+    table.run()
+    table.apply_changes([event(1, 4)])
+    assert table.get([1])["v"].to_pylist() == []
 
 
 def repeated_call(path: Path) -> None:
@@ -73,8 +82,12 @@ test_scenarios_pass, test_scenarios_fail_without_their_guard = with_and_without(
             [without("event below the late floor is late")],
             event_below_the_floor,
         ),
+        "the late floor rises with the merge of a delete": (
+            [changed("late floor rises with the merge of a delete", "late = {}")],
+            merged_delete,
+        ),
         "an event is applied once": ([without("event is applied once")], repeated_call),
         "the offset moves after all regions": ([moved("offset moves after all regions", -1)], region_without_its_part),
     },
-    own=(late_event, event_below_the_floor, repeated_call, region_without_its_part),
+    own=(late_event, event_below_the_floor, merged_delete, repeated_call, region_without_its_part),
 )

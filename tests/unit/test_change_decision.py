@@ -70,16 +70,22 @@ def table(tmp_path):
 
 
 @pytest.mark.rest
-@pytest.mark.parametrize("seed", range(3))
-def test_any_cut_of_a_reordered_stream_gives_the_rows_of_the_reference(table, seed):
+@pytest.mark.parametrize("merges", [False, True], ids=["log and generations", "merges"])
+@pytest.mark.parametrize("seed", range(2))
+def test_any_cut_of_a_reordered_stream_gives_the_rows_of_the_reference(table, seed, merges):
     dice = random.Random(f"changes {seed}")
     events = reordered(dice, generated(dice, 60), 8)
     done = Applied()
     for at, part in calls(dice, events):
         done += apply(table, part, source="s", offset=[number + 1 for number in range(at, at + len(part))])
         if dice.random() < 0.2:
-            table.flush()
-    assert rows_of(table) == reference(events)
+            table.run() if merges else table.flush()
+    found = rows_of(table)
+    if merges:  # an event below a forgotten delete is late, so a row may be missing, and none is wrong
+        assert [row for row in found if row not in reference(events)] == []
+        assert len(found) >= len(reference(events)) - 1
+    else:
+        assert found == reference(events)
     assert table.source_offset("s") == len(events)
     assert done.late
     assert done.skipped
@@ -146,6 +152,18 @@ def test_a_delete_keeps_its_sequence(table, level):
     assert rows_of(table) == []
     assert apply(table, events[3:]) == Applied(written=1)
     assert [row["v"] for row in rows_of(table)] == ["c"]
+
+
+def test_an_event_below_a_delete_that_a_merge_forgot_is_late(table):
+    apply(table, [event(1, "a", 1), event(9, "x", 1), event(1, None, 5, "d", sub=2), event(9, None, 3, "d")])
+    table.run()
+    late = [event(1, "b", 4), event(1, "b", 5, sub=1), event(1, "b", 5, sub=2)]
+    assert apply(table, late) == Applied(late=3)
+    assert apply(table, [event(1, None, 4, "d"), event(1, "c", 5, sub=3)]) == Applied(written=1, late=1)
+    apply(table, [event(2, "y", 6), event(2, None, 6, "d")])
+    table.run()
+    assert apply(table, [event(1, "d", 6)]) == Applied(written=1)
+    assert [(row["id"], row["v"]) for row in rows_of(table)] == [(1, "d")]
 
 
 def test_a_call_is_one_entry_per_region_and_moves_the_offset_in_its_swap(table):

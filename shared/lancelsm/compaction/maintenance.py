@@ -44,6 +44,7 @@ from lancelsm.record.key_bounds import key_bounds
 from lancelsm.region import head as heads
 from lancelsm.region.catalog import Region, regions, select_regions, with_heads
 from lancelsm.region.compare_and_swap import CommittedManifest, newest, read_committed
+from lancelsm.region.config import newest_sequence
 from lancelsm.region.drift import Drifted, drift, resume, stop_writers
 from lancelsm.region.handle import TableHandle
 from lancelsm.region.head import Head
@@ -235,6 +236,7 @@ def merge_table(handle: TableHandle, *, engine: Engine = "auto") -> Merged:
             clock=context.clock,
             ids=context.ids,
             storage_options=handle.storage_options,
+            read_sequence=lambda: newest_sequence(context.objects, handle.config, uri=context.uri),
         )
     for region, found in read:
         _report(region, found, merged.regions.get(region.id, Generation(0)))

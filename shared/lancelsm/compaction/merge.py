@@ -26,6 +26,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 
+import pyarrow as pa
+
 from lancelsm.common.clock import Clock, Ids
 from lancelsm.common.layout import Generation, RegionId, TableId
 from lancelsm.compaction import tasks
@@ -34,13 +36,14 @@ from lancelsm.compaction.runner import TaskRunner
 from lancelsm.compaction.tasks import Delta, Hidden, MergeBase, Source
 from lancelsm.dataset import base_rows
 from lancelsm.dataset.base_rows import Base, CommittedVersion, NewFragment, Preempted
-from lancelsm.dataset.base_table import MERGED, BaseTable, StorageOptions, base_of, open_base
+from lancelsm.dataset.base_table import LATE, MERGED, BaseTable, StorageOptions, base_of, open_base
 from lancelsm.dataset.foreign_rows import ROWS, counted_rows
 from lancelsm.dataset.merged_generations import repair_markers
 from lancelsm.dataset.statement import StatedFile, Stating
 from lancelsm.errors import Ambiguous, Contended, Corrupt, Invalid, Unavailable
 from lancelsm.objects import ObjectStore
 from lancelsm.objects.local_copies import LocalCopies
+from lancelsm.record import sequence
 
 ATTEMPTS = 8
 _FIRST_WAIT_S = 0.05
@@ -82,6 +85,7 @@ class _Merger:
     ids: Ids
     storage_options: StorageOptions
     copies: LocalCopies
+    read_sequence: Callable[[], tuple[str, ...]]
 
     def open_base(self) -> BaseTable:
         """Open the newest base; raises `Corrupt` if it belongs to another table, and the errors of `check`."""
@@ -115,6 +119,7 @@ def merge_generations(
     clock: Clock,
     ids: Ids,
     storage_options: StorageOptions = None,
+    read_sequence: Callable[[], tuple[str, ...]] = tuple,
 ) -> Merged:
     """Merge all pending generations of all regions into the base.
 
@@ -126,6 +131,8 @@ def merge_generations(
         objects: the object store of the table.
         runner: runs the tasks.
         storage_options: for Lance, on every machine that the runner uses.
+        read_sequence: reads the columns that order change events; called after the heads are read, so that it has those
+            of all deletes in the generations.
 
     Raises:
         Contended: other processes kept changing the base. Nothing of this merge was committed.
@@ -150,6 +157,7 @@ def merge_generations(
             ids=ids,
             storage_options=storage_options,
             copies=copies,
+            read_sequence=read_sequence,
         )
         return _merge(merger, clock)
 
@@ -216,15 +224,17 @@ def _attempt(merger: _Merger, plan: MergePlan, planned: BaseTable) -> _Done | No
 
 def _carry_out(merger: _Merger, plan: MergePlan, planned: BaseTable) -> _Done | None:
     """Commit the plan; None if the merge must be planned again."""
-    delta = _fold(merger, plan, planned)
+    names = merger.read_sequence()
+    delta = _fold(merger, plan, planned, names)
     new = _write(merger, delta)
     base = planned
     for _ in range(ATTEMPTS):
         delta = Delta(
             merge_base=MergeBase(base=Base.of(base), schema=base.schema, copies=merger.copies), parts=delta.parts
         )
+        late = _late(delta, base, names)  # guard: late floor rises with the merge of a delete
         hidden = _hide(merger, delta, base)  # guard: replaced rows are looked up after each conflict
-        outcome = _commit(merger, plan, base, hidden, new, live=delta.live)
+        outcome = _commit(merger, plan, base, hidden, new, live=delta.live, late=late)
         if isinstance(outcome, CommittedVersion):
             opened = outcome.dataset
             committed = opened and base_of(opened, uri=merger.uri, storage_options=merger.storage_options)
@@ -286,8 +296,20 @@ def _newest_base(merger: _Merger, outcome: Preempted | None) -> BaseTable:
         ) from cause
 
 
-def _fold(merger: _Merger, plan: MergePlan, base: BaseTable) -> Delta:
-    merge_base = MergeBase(base=Base.of(base), schema=base.schema, copies=merger.copies)
+def _late(delta: Delta, base: BaseTable, names: Sequence[str]) -> dict[str, str]:
+    """Return the late floors of regions, raised to the sequences of the deletes that this merge forgets."""
+    known = {name: text for name, text in base.metadata.items() if name.startswith(LATE)}
+    for part in delta.parts:
+        if part.late:
+            name = f"{LATE}{part.source.region}"
+            texts = [part.late, *([known[name]] if name in known else [])]
+            rows = pa.concat_tables([sequence.from_text(text, base.schema, names) for text in texts])
+            known[name] = sequence.to_text(sequence.highest(rows, names))
+    return known
+
+
+def _fold(merger: _Merger, plan: MergePlan, base: BaseTable, names: tuple[str, ...]) -> Delta:
+    merge_base = MergeBase(base=Base.of(base), schema=base.schema, copies=merger.copies, sequence=names)
     sources = [_newest_first(region, merger.uri) for region in plan.regions]
     folded = merger.runner.map(partial(tasks.fold_delta, merge_base), sources)
     return Delta(merge_base=merge_base, parts=tuple(part for parts in folded for part in parts))
@@ -351,6 +373,7 @@ def _commit(
     new: Sequence[NewFragment],
     *,
     live: int,
+    late: Mapping[str, str],
 ) -> CommittedVersion | Preempted | None:
     """Send one commit; None if there was no answer."""
     target = {region.region: region.through for region in plan.regions}
@@ -368,7 +391,7 @@ def _commit(
             Base.of(base),
             changed=changed,
             new=new,
-            metadata={**base.metadata, **written},
+            metadata={**base.metadata, **written, **late},
             properties={"lancelsm.merge": json.dumps(target, sort_keys=True)},
             stating=Stating(
                 objects=merger.objects,

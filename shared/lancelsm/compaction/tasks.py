@@ -35,6 +35,7 @@ from lancelsm.objects.filesum import check_files
 from lancelsm.objects.local_copies import LocalCopies
 from lancelsm.objects.location import local_path
 from lancelsm.objects.open import open_store
+from lancelsm.record import sequence
 from lancelsm.record.batches import gathered
 from lancelsm.record.digest import RowDigest
 from lancelsm.record.key import key_column
@@ -66,11 +67,15 @@ class Source:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MergeBase:
-    """The version of the base that a merge reads, its schema, and local copies of generations, if there are any."""
+    """The version of the base that a merge reads, its schema, and local copies of generations, if there are any.
+
+    `sequence` has the columns that order change events; empty if none do.
+    """
 
     base: Base
     schema: TableSchema
     copies: LocalCopies | None = None
+    sequence: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,6 +87,7 @@ class Part:
         winners: one bit per row, in reading order, the first in the lowest bit: set if no newer row has its key.
         live, dead: number of winners that are rows, and that are tombstones.
         key_bytes: size of all keys.
+        late: the highest sequence of the winners that are tombstones (`record.sequence`); empty without one.
     """
 
     source: Source
@@ -90,6 +96,7 @@ class Part:
     live: int
     dead: int
     key_bytes: int
+    late: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,12 +158,12 @@ def fold_delta(merge_base: MergeBase, sources: tuple[Source, ...]) -> tuple[Part
 
 def _folded(merge_base: MergeBase, sources: tuple[Source, ...]) -> tuple[Part, ...]:
     columns = [_keys_and_tombstones(merge_base, source) for source in sources]
-    keys = pa.chunked_array([chunk for keys, _ in columns for chunk in keys.chunks], columns[0][0].type)
+    keys = pa.chunked_array([chunk for keys, *_ in columns for chunk in keys.chunks], columns[0][0].type)
     if keys.null_count:
         raise Corrupt("a pending generation has a null key", region=sources[0].region)
     first = pc.index_in(keys, value_set=keys).to_numpy()
     parts, start = [], 0
-    for source, (own, tombstones) in zip(sources, columns, strict=True):
+    for source, (own, tombstones, sequences) in zip(sources, columns, strict=True):
         firsts = first[start : start + len(own)]
         wins = firsts == np.arange(start, start + len(own))
         if ((firsts >= start) & ~wins).any():  # guard: generation has each key once
@@ -170,6 +177,7 @@ def _folded(merge_base: MergeBase, sources: tuple[Source, ...]) -> tuple[Part, .
                 live=int(wins.sum()) - dead,
                 dead=dead,
                 key_bytes=own.nbytes,
+                late=_highest(sequences, wins & tombstones, merge_base.sequence),
             )
         )
         start += len(own)
@@ -299,18 +307,23 @@ def _winning_keys(delta: Delta) -> tuple[pa.ChunkedArray, Flags]:
     """Return each key of the delta once, and whether its newest row is a tombstone."""
     keys, dead = [], []
     for part in delta.parts:
-        own, tombstones = _keys_and_tombstones(delta.merge_base, part.source)
+        own, tombstones, _ = _keys_and_tombstones(delta.merge_base, part.source)
         wins = _wins(part)
         keys += own.filter(pa.array(wins)).chunks
         dead.append(tombstones[wins])
     return pa.chunked_array(keys), np.concatenate(dead)
 
 
-def _keys_and_tombstones(merge_base: MergeBase, source: Source) -> tuple[pa.ChunkedArray, Flags]:
-    batches = _read(merge_base, source, columns=())
-    table = pa.Table.from_batches(batches, schema=_key_schema(merge_base.schema))
+def _keys_and_tombstones(merge_base: MergeBase, source: Source) -> tuple[pa.ChunkedArray, Flags, pa.Table]:
+    """Return the keys, which of them are tombstones, and the columns of the sequence."""
+    batches = _read(merge_base, source, columns=merge_base.sequence)
+    table = pa.Table.from_batches(batches, schema=_key_schema(merge_base.schema, merge_base.sequence))
     keys = pa.chunked_array([key_column(table, merge_base.schema.primary_key)])
-    return keys, table[TOMBSTONE].to_numpy().astype(np.bool_)
+    return keys, table[TOMBSTONE].to_numpy().astype(np.bool_), table.select(list(merge_base.sequence))
+
+
+def _highest(sequences: pa.Table, dead: Flags, names: Sequence[str]) -> str:
+    return sequence.to_text(sequence.highest(sequences.filter(pa.array(dead)), names)) if names else ""
 
 
 def _read(merge_base: MergeBase, source: Source, *, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
@@ -327,8 +340,8 @@ def _copy(merge_base: MergeBase, source: Source) -> str | None:
     return None if merge_base.copies is None else merge_base.copies.find(source.key)
 
 
-def _key_schema(schema: TableSchema) -> pa.Schema:
-    names = {*schema.primary_key, TOMBSTONE}
+def _key_schema(schema: TableSchema, others: Sequence[str] = ()) -> pa.Schema:
+    names = {*schema.primary_key, *others, TOMBSTONE}
     return pa.schema([field for field in schema.stored if field.name in names])
 
 

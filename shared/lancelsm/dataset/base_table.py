@@ -37,6 +37,7 @@ REGIONS = "lancelsm.regions"
 FORMAT = "lancelsm.format"
 FENCE = "lancelsm.fence"
 MERGED = "lancelsm.merged."
+LATE = "lancelsm.late."  # by region: the highest sequence of the deletes that merges forgot
 
 NO_DATASET = "no Lance dataset found at this location"
 

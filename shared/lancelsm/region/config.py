@@ -177,6 +177,19 @@ def remember_sequence(objects: ObjectStore, names: Sequence[str], *, uri: str, b
     return _change(objects, changed, uri=uri, budget=budget)
 
 
+def newest_sequence(objects: ObjectStore, config: Config, *, uri: str) -> tuple[str, ...]:
+    """Return the columns that order change events of a table.
+
+    Another process may have named them since `config` was read. Once they are named, they stay.
+
+    Raises:
+        Corrupt: the configuration is unreadable.
+        Unavailable: the store did not answer.
+    """
+    newest = config if config.sequence_by else read(objects, uri=uri)
+    return () if newest is None else newest.sequence_by
+
+
 def _change(objects: ObjectStore, changed: Callable[[Config], Config], *, uri: str, budget: Budget) -> Config:
     for _ in budget.attempts():
         found = objects.get(CONFIG)

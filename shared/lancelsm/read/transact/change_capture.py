@@ -15,6 +15,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lancelsm.common.bounded_cache import BoundedCache
+from lancelsm.common.layout import RegionId
+from lancelsm.dataset.base_table import LATE
 from lancelsm.errors import Invalid
 from lancelsm.read import reader
 from lancelsm.read.transact import source_offsets as of_sources
@@ -28,9 +30,8 @@ from lancelsm.read.transact.transactions import Append, ReadView
 from lancelsm.read.view import View
 from lancelsm.record.key import key_column
 from lancelsm.record.schema import TOMBSTONE, TableSchema
-from lancelsm.region import config as configs
+from lancelsm.record.sequence import from_text
 from lancelsm.region.catalog import Region, TableContext
-from lancelsm.region.config import Config
 from lancelsm.region.head import Head
 from lancelsm.wal.entry import Draft, draft
 
@@ -166,7 +167,8 @@ class _Call:
 
     def _next_draft(self, region: Region, part: pa.Table) -> Callable[[Head], Draft | Head | None]:
         given, changes = without_numbers(part), [self._changes[number] for number in numbers(part)]
-        current = self._newest(region, given) if self._reads else None
+        floors: dict[RegionId, pa.Table] = {}
+        current = self._newest(region, given, floors) if self._reads else None
         outcome = _RegionOutcome()
         self._regions.append(outcome)
 
@@ -174,7 +176,7 @@ class _Call:
             newest = None if current is None else current.at(head)
             if current is not None and newest is None:
                 return region.head()
-            return self._decided(region, head, given, changes, newest, outcome)
+            return self._decided(region, head, given, changes, newest, floors.get(region.id), outcome)
 
         return next_draft
 
@@ -185,6 +187,7 @@ class _Call:
         given: pa.Table,
         changes: Sequence[RowChange],
         newest: pa.Table | None,
+        floor: pa.Table | None,
         outcome: _RegionOutcome,
     ) -> Draft | None:
         request, source = self._request, self._request.source
@@ -199,6 +202,7 @@ class _Call:
             sequence=self._sequence,
             unchanged=[changes[at].unchanged for at in left],
             required=[changes[at].needed for at in left],
+            floor=floor,
         )
         events = tuple(changes[left[at]].event for at in decided.unfilled)
         for event in events[:1] if request.on_bad_row == "fail" else ():
@@ -222,13 +226,17 @@ class _Call:
         applied = {} if source is None else {of_sources.producer(source): str(self._offsets[-1])}
         return draft(decided.rows, applied_sequences=applied, at=region.context.clock.now())
 
-    def _newest(self, region: Region, given: pa.Table) -> NewestAtHead:
+    def _newest(self, region: Region, given: pa.Table, floors: dict[RegionId, pa.Table]) -> NewestAtHead:
+        """Return the newest rows of the given keys. `floors` gets the late floor of the view with these rows."""
         access, schema = self._access, self._request.selection.schema
         keys = given.select(list(schema.primary_key))
         own = key_column(keys, schema.primary_key)
         distinct = keys.take(pc.index_in(pc.unique(own), value_set=own))
 
         def found(view: View) -> ViewedRows:
+            text = view.base.metadata.get(f"{LATE}{region.id}")
+            if text is not None and self._sequence:
+                floors[region.id] = from_text(text, schema, self._sequence)
             rows = reader.get(
                 view,
                 distinct,
@@ -246,14 +254,6 @@ class _Call:
             read_view=lambda: access.read(found, lambda: [region]),
             select=lambda rows: rows.filter(pc.is_in(key_column(rows, schema.primary_key), value_set=own)),
         )
-
-
-def known_sequence(config: Config, context: TableContext) -> tuple[str, ...]:
-    """Return the columns that order the events of a table. Another process may have named them since it was opened."""
-    if config.sequence_by:
-        return config.sequence_by
-    newest = configs.read(context.objects, uri=context.uri)
-    return () if newest is None else newest.sequence_by
 
 
 def request_of(

@@ -31,7 +31,7 @@ WRITE_QUEUED: Final = Requests(record_reads=1)  # in addition for an entry of a 
 WRITE_FIRST: Final = Requests(record_writes=1)  # in addition for the first entry after a merge, which marks the region
 FLUSH: Final = Requests(object_writes=13, object_reads=7, record_writes=1, record_reads=2)  # one generation
 FLUSH_ENTRY: Final = Requests(object_reads=1)  # in addition for each entry in it
-MERGE: Final = Requests(object_writes=11, object_reads=13, record_writes=4, record_reads=3)  # in process
+MERGE: Final = Requests(object_writes=11, object_reads=14, record_writes=4, record_reads=3)  # in process
 MERGE_GENERATION: Final = Requests(object_writes=1, object_reads=2)  # in addition for each generation in it
 OPTIMIZE: Final = Requests(object_writes=10, object_reads=15, record_writes=4, record_reads=4)  # after each merge
 REWRITE: Final = Requests(object_writes=14, object_reads=25)  # in addition if it compacts the base
