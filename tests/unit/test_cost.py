@@ -342,9 +342,14 @@ def test_a_workload_without_rows_is_refused(field: str) -> None:
         cost(**{field: 0})
 
 
-def test_a_deployment_at_rest_costs_less_than_three_dollars() -> None:
-    assert 0.5 <= total(at_rest.bill_at_rest(at_rest.AT_REST["prod"])) <= 2.95
-    assert total(at_rest.bill_at_rest(at_rest.AT_REST["dev"])) < total(at_rest.bill_at_rest(at_rest.AT_REST["prod"]))
+def test_readme_and_cost_page_show_the_cost_at_rest() -> None:
+    dev, prod = (round(total(at_rest.bill_at_rest(at_rest.AT_REST[stage])), 1) for stage in ("dev", "prod"))
+    alarms = [prices.ALARM.usd * at_rest.AT_REST[stage].alarms for stage in ("prod", "dev")]
+
+    assert f"At rest a deployment costs about ${prod:.2f} a month" in (ROOT / "README.md").read_text()
+    page = (ROOT / "docs" / "cost.md").read_text()
+    assert f"About ${prod:.2f} a month remain in `prod`, and ${dev:.2f} in `dev`" in page
+    assert "alarms ${:.2f} and ${:.2f}".format(*alarms) in page
 
 
 def template(kind: str, **properties: Any) -> dict[str, Any]:
