@@ -20,7 +20,8 @@ class Input:
 
     Args:
         op: `upsert` takes rows in one form: `upserts`; `arrow`, a base64 Arrow IPC stream; or `object`, the key of such
-            a stream below work/inbox. `update` takes `set` and `where`, `delete` takes `where`.
+            a stream below work/inbox. `update` takes `set` and `where`, `delete` takes `where`. `changes` takes
+            `events` and the options of `Table.apply_changes`, which docs/cdc.md explains.
         if_absent: write only rows whose keys have no row.
         if_newer: a column; write only rows with a greater value in it than the row that is there.
         if_unchanged: the token of the function `query`; write only if no row of these keys was written since.
@@ -30,7 +31,7 @@ class Input:
 
     Returns:
         {"rows", "entries": [{"region", "position", "rows"}], "skipped"}. `skipped` is the number of rows that their
-        condition left out.
+        condition left out. For `changes`: {"written", "deleted", "late", "skipped", "rejected", "offset"}.
 
     Raises:
         Invalid: a row, column, condition, expression or token is not valid, or fields exclude each other. Nothing was
@@ -43,7 +44,7 @@ class Input:
     """
 
     table: str
-    op: Literal["upsert", "update", "delete"] = "upsert"
+    op: Literal["upsert", "update", "delete", "changes"] = "upsert"
     upserts: list[dict[str, Any]] | None = None
     arrow: str | None = None
     object: str | None = None
@@ -53,6 +54,16 @@ class Input:
     partial: bool = False
     set: dict[str, str] | None = None
     where: str | None = None
+    events: list[Any] | None = None
+    format: Literal["debezium", "flattened", "rows"] | None = None
+    sequence_by: list[str] | None = None
+    apply_as_deletes: str | None = None
+    column_list: list[str] | None = None
+    except_column_list: list[str] | None = None
+    ignore_null_updates: bool = False
+    source: str | None = None
+    offset: int | None = None
+    on_bad_row: Literal["fail", "skip"] | None = None
 
 
 @function
@@ -60,5 +71,6 @@ def handler(event: Document, call: FunctionCall) -> Document:
     request = parse_event(Input, event)
     table = lancelsm.open(table_uri(request.table, root=SETTINGS["LANCELSM_TABLES"]))
     document = conditional_write(request, table=table, inbox=INBOX)
-    call.telemetry.measure("rows", document["rows"], table=table.uri)
+    rows = document["written"] + document["deleted"] if request.op == "changes" else document["rows"]
+    call.telemetry.measure("rows", rows, table=table.uri)
     return document

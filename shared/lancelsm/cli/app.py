@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from lancelsm.cli import (
+    change_events,
     changes,
     compaction,
     cost,
@@ -58,6 +59,7 @@ def _options(
 for module in (
     tables,
     rows,
+    change_events,
     changes,
     compaction,
     inspection,

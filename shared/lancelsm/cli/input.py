@@ -106,7 +106,7 @@ def _from_stdin(columns: pa.Schema, *, bytes_max: int) -> Iterator[pa.Table]:
     """Read JSON lines as they arrive. An error says how many lines were read before the failed part."""
     lines: list[bytes] = []
     size = before = 0
-    for line in _stdin_lines():
+    for line in stdin_lines():
         lines.append(line)
         size += len(line)
         if size >= bytes_max or len(lines) >= ROWS_AT_ONCE:
@@ -117,7 +117,8 @@ def _from_stdin(columns: pa.Schema, *, bytes_max: int) -> Iterator[pa.Table]:
         yield _part(lines, columns, before)
 
 
-def _stdin_lines() -> Iterator[bytes]:
+def stdin_lines() -> Iterator[bytes]:
+    """Yield the lines of stdin as they arrive; raise `Invalid` if it can't be read."""
     try:
         yield from sys.stdin.buffer
     except OSError as error:

@@ -1,8 +1,10 @@
-"""Run an event of the function `apply`: an upsert with options, an update, or a delete by a condition."""
+"""Run an event of the function `apply`: an upsert with options, an update, a delete, or change events."""
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+import json
+from dataclasses import asdict
+from typing import Any, Literal, Protocol
 
 from lancelsm.errors import Invalid, error_context
 from lancelsm.record.files import json_rows
@@ -15,7 +17,19 @@ from lancelsm.table import Table
 
 _OPTIONS = ("if_absent", "if_newer", "if_unchanged", "partial")
 _FORMS = ("upserts", "arrow", "object")
-_FIELDS = {"upsert": (*_FORMS, *_OPTIONS), "update": ("set", "where"), "delete": ("where",)}
+_CHANGES = (
+    "events",
+    "format",
+    "sequence_by",
+    "apply_as_deletes",
+    "column_list",
+    "except_column_list",
+    "ignore_null_updates",
+    "source",
+    "offset",
+    "on_bad_row",
+)
+_FIELDS = {"upsert": (*_FORMS, *_OPTIONS), "update": ("set", "where"), "delete": ("where",), "changes": _CHANGES}
 
 
 class WriteInput(Protocol):
@@ -41,10 +55,30 @@ class WriteInput(Protocol):
     def set(self) -> dict[str, str] | None: ...
     @property
     def where(self) -> str | None: ...
+    @property
+    def events(self) -> list[Any] | None: ...
+    @property
+    def format(self) -> Literal["debezium", "flattened", "rows"] | None: ...
+    @property
+    def sequence_by(self) -> list[str] | None: ...
+    @property
+    def apply_as_deletes(self) -> str | None: ...
+    @property
+    def column_list(self) -> list[str] | None: ...
+    @property
+    def except_column_list(self) -> list[str] | None: ...
+    @property
+    def ignore_null_updates(self) -> bool: ...
+    @property
+    def source(self) -> str | None: ...
+    @property
+    def offset(self) -> int | None: ...
+    @property
+    def on_bad_row(self) -> Literal["fail", "skip"] | None: ...
 
 
 def conditional_write(given: WriteInput, *, table: Table, inbox: Inbox) -> Document:
-    """Write, and return {"rows", "entries", "skipped"}.
+    """Write, and return {"rows", "entries", "skipped"}; for change events what `Applied` has, and "offset".
 
     Raises:
         Invalid: the event has a field of another operation, or lacks one.
@@ -57,6 +91,8 @@ def conditional_write(given: WriteInput, *, table: Table, inbox: Inbox) -> Docum
             return committed_or_skipped(table.update(where=given.where or "", set=given.set or {}))
         if given.op == "delete":
             return committed_or_skipped(table.delete(where=given.where))
+        if given.op == "changes":
+            return _apply(given, table)
         if given.upserts is not None:
             rows = json_rows(given.upserts, schema=table.schema)
         else:
@@ -71,6 +107,24 @@ def conditional_write(given: WriteInput, *, table: Table, inbox: Inbox) -> Docum
         return committed_or_skipped(done)
 
 
+def _apply(given: WriteInput, table: Table) -> Document:
+    # The values come from JSON, also in the format rows.
+    events = [event if event is None else json.dumps(event) for event in given.events or ()]
+    done = table.apply_changes(
+        events,
+        format=given.format or "rows",
+        sequence_by=given.sequence_by,
+        apply_as_deletes=given.apply_as_deletes,
+        column_list=given.column_list,
+        except_column_list=given.except_column_list,
+        ignore_null_updates=given.ignore_null_updates,
+        source=given.source,
+        offset=given.offset,
+        on_bad_row=given.on_bad_row or "fail",
+    )
+    return {**asdict(done), "offset": None if given.source is None else table.source_offset(given.source)}
+
+
 def _check_fields(given: WriteInput) -> None:
     present = [name for names in _FIELDS.values() for name in names if getattr(given, name) not in (None, False)]
     allowed = _FIELDS[given.op]
@@ -82,5 +136,9 @@ def _check_fields(given: WriteInput) -> None:
         )
     if given.op == "upsert" and sum(name in present for name in _FORMS) != 1:
         raise Invalid("the event needs rows in exactly one form", remedy="Give upserts, arrow or object")
+    if given.op == "changes":
+        if given.events is None:
+            raise Invalid("the op changes needs events", remedy="Give events", field="events")
+        return
     if given.op != "upsert" and (missing := [name for name in allowed if name not in present]):
         raise Invalid(f"the op {given.op} needs {missing[0]}", remedy=f"Give {', '.join(allowed)}", field=missing[0])

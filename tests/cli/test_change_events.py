@@ -1,0 +1,41 @@
+"""`lancelsm apply` applies the lines of a source once, and goes on where it ended."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from tests.cli.console import Json, Run
+
+
+def line(op: str, key: int, state: str | None, price: float) -> str:
+    row = None if op == "d" else {"id": key, "state": state, "price": price}
+    return json.dumps({"op": op, "before": {"id": key}, "after": row, "source": {"price": price}})
+
+
+def test_a_repeated_command_goes_on_after_the_lines_that_are_applied(orders: Path, as_json: Json) -> None:
+    events = orders.parent / "events.jsonl"
+    command = ("apply", orders, events, "--format", "debezium", "--sequence-by", "price", "--source", "s")
+    events.write_text(line("c", 77, "new", 100) + "\n\n" + line("u", 77, "paid", 101) + "\n")
+    first = {"written": 1, "deleted": 0, "late": 0, "skipped": 0, "rejected": 0, "offset": 3}
+    assert as_json(*command) == first
+
+    with events.open("a") as file:
+        file.write(line("u", 77, "late", 99) + "\n" + line("d", 1, None, 200) + "\n")
+    second = {"written": 0, "deleted": 1, "late": 1, "skipped": 2, "rejected": 0, "offset": 5}
+    assert as_json(*command) == second
+
+    found = as_json("get", orders, "--key", "77")
+    assert found["state"] == "paid"
+
+
+def test_events_come_from_stdin_and_a_bad_one_is_named_or_counted(orders: Path, run: Run) -> None:
+    lines = '{"id": 5, "state": "a", "price": 1.0}\nno json\n'
+    done = run("apply", orders, "-", stdin=lines)
+    assert done.code == 1
+    assert "the event is no JSON" in done.err
+    assert "row 1" in done.err
+    done = run("apply", orders, "-", "--on-bad-row", "skip", stdin=lines)
+    assert done.code == 0, done.err
+    assert "Wrote 1 and deleted 0 rows" in done.out
+    assert "1 rejected" in done.out
