@@ -81,7 +81,7 @@ class Deployment:
             inner = ScheduledRegistry(self.records, self.schedule) if self.schedule else self.records
             return FaultyRegistry(inner, plan, process=process)
 
-        ports = Ports(store=store, registry=registry, clock=self.clock, ids=SeededIds(process), parallel=1)
+        ports = Ports(store=store, registry=registry, clock=self.clock, ids=SeededIds(process), threads=1)
         return Tables(ROOT, ports=ports)
 
     def change_region_spec(self) -> None:

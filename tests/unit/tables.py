@@ -91,7 +91,7 @@ def faulty(plan: FaultPlan, *, process: str = "", clock: Clock | None = None) ->
     def registry(kind: str, *, store: FaultyStore, **options: Any) -> FaultyRegistry:
         return FaultyRegistry(open_registry(kind, store=store.inner, **options), plan, process=process)
 
-    return Ports(store=store, registry=registry, clock=clock or FakeClock(), ids=SeededIds(process), parallel=1)
+    return Ports(store=store, registry=registry, clock=clock or FakeClock(), ids=SeededIds(process), threads=1)
 
 
 def generation_paths(path: Path) -> list[Path]:

@@ -251,7 +251,7 @@ def test_a_compaction_reads_no_entry_of_the_log(tmp_path: Path) -> None:
     table, _ = crowded(tmp_path)
     store = CountingStore(Path(table.uri))
 
-    assert lancelsm.open(table.uri, ports=Ports(store=lambda *_: store, parallel=1)).compact()
+    assert lancelsm.open(table.uri, ports=Ports(store=lambda *_: store, threads=1)).compact()
     assert store.entries == []
 
 

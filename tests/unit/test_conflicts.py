@@ -36,7 +36,7 @@ class Conflicts:
     def __init__(self, at: int | None = None) -> None:
         self.at = at
         self.puts = 0
-        self.ports = Ports(store=self._store, clock=FakeClock(), parallel=1)
+        self.ports = Ports(store=self._store, clock=FakeClock(), threads=1)
 
     def _store(self, uri: str, _: Mapping[str, str] | None) -> ObjectStore:
         return ConflictingStore(Path(uri), self)

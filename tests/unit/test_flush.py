@@ -217,7 +217,7 @@ def test_a_flush_reads_each_entry_once_and_holds_one_generation(
         return write(keys=keys, rows=batches, **options)
 
     monkeypatch.setattr(maintenance, "write_generation", counted)
-    flushed = lancelsm.open(table.uri, ports=Ports(store=lambda *_: store, parallel=1)).flush()
+    flushed = lancelsm.open(table.uri, ports=Ports(store=lambda *_: store, threads=1)).flush()
 
     assert [one.rows for one in flushed] == held == [2, 2, 2, 2, 2]
     assert sorted(store.entries) == sorted(set(store.entries)), "no entry is read twice"

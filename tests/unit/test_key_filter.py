@@ -21,6 +21,7 @@ from lancelsm.read import levels_above_base
 from lancelsm.read.pruning.generation_pruning import BOUNDS, FILTER
 from lancelsm.record.key_bounds import bounded, key_bounds, within
 from lancelsm.record.schema import numbered
+from lancelsm.region.handle import Ports
 from lancelsm.table import Table
 from tests.unit.read_scenarios import flipped_key_filter_hides_no_key
 from tests.unit.tables import COLUMNS, create, generation_paths, row, rows_of
@@ -165,10 +166,12 @@ def test_a_scan_opens_only_generations_that_may_have_its_keys(tmp_path: Path, op
 @pytest.mark.parametrize(
     "read", [lambda t: t.get([1, 10_001, 20_001]), lambda t: t.scan(where="id IN (1, 10001, 20001)").to_arrow()]
 )
-def test_the_filters_of_all_generations_are_read_at_once(
+def test_in_a_bucket_the_filters_of_all_generations_are_read_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, read: Any
 ) -> None:
-    table, all_begun, possible_keys = _generations(tmp_path), threading.Barrier(3), levels_above_base.possible_keys
+    table = lancelsm.open(_generations(tmp_path).uri, ports=Ports(threads=3))
+    all_begun, possible_keys = threading.Barrier(3), levels_above_base.possible_keys
+    monkeypatch.setattr(levels_above_base, "local_path", lambda _: None)
 
     def slow(**given: Any) -> pa.Table:
         all_begun.wait(timeout=30)

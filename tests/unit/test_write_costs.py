@@ -164,3 +164,17 @@ def test_a_get_sums_an_object_only_for_its_etag(tmp_path, monkeypatch):
     found = store.get("k")
     assert (found.body, summed) == (b"content", [])
     assert (found.etag, found.etag, summed) == (written.etag, written.etag, [b"content"])
+
+
+def test_opening_a_local_table_reads_no_directory_of_a_generation(tmp_path, monkeypatch):
+    table = lancelsm.create(tmp_path / "table", SCHEMA, primary_key="id", regions="bucket(id, 2)")
+    table.upsert(rows(*range(10)))
+    table.flush()
+    read = []
+    entries = filesystem._entries
+    monkeypatch.setattr(filesystem, "_entries", lambda at, start: read.append(at) or entries(at, start))
+
+    lancelsm.open(tmp_path / "table")
+
+    below = Counter(directory.rpartition("/")[2] for directory in read if "/_mem_wal/" in directory)
+    assert below == {"manifest": 2, "staged": 2, "wal": 2}

@@ -275,7 +275,7 @@ def test_a_full_buffer_refuses_until_earlier_rows_are_acknowledged(tmp_path: Pat
 def table_with_pending_generations(path: Path, clock: FakeClock, *, generations: int, slow: int, stop: int) -> Table:
     settings = {"pending_generations_slow": slow, "pending_generations_stop": stop}
     create(path, settings=settings)
-    table = lancelsm.open(path / "table", ports=Ports(clock=clock, parallel=1))
+    table = lancelsm.open(path / "table", ports=Ports(clock=clock, threads=1))
     for key in range(generations):
         table.upsert([row(key)])
         table.flush()

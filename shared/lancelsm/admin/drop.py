@@ -70,7 +70,7 @@ def drop_table(uri: str | Path, *, storage_options: Mapping[str, str] | None = N
         registry=ports.registry(kind, uri=location, store=store, clock=ports.clock, ids=ports.ids),
         clock=ports.clock,
         ids=ports.ids,
-        parallel=ports.parallel,
+        parallel=ports.parallel(location),
     )
     lineage = read_lineage(store)
     if lineage is not None and lineage.table != table:

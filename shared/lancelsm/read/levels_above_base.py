@@ -14,6 +14,7 @@ from lancelsm.common.setsum import Setsum
 from lancelsm.common.trace import Trace
 from lancelsm.dataset.conditions import Condition
 from lancelsm.dataset.generation import possible_keys, read_generation
+from lancelsm.objects.location import local_path
 from lancelsm.read.pruning.generation_pruning import BOUNDS, FILTER, SkippedGeneration, by_bounds, keys_of, keys_within
 from lancelsm.read.pruning.key_boxes import Boxes
 from lancelsm.read.tail import Tail
@@ -70,6 +71,8 @@ def possible_keys_by_path(
     def likely(level: Level) -> tuple[pa.Table, str]:
         return _likely(view, level, keys, uri=uri, kept=kept, trace=trace)
 
+    if local_path(uri) is not None:
+        parallel = 1  # a filter on a disk takes less time than a thread
     threads = min(parallel, sum(level.keys is not None for level in levels))
     return dict(zip((level.path for level in levels), in_threads(likely, levels, most=threads), strict=True))
 

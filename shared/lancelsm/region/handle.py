@@ -5,6 +5,7 @@ Writers need only the configuration and never load Lance. Readers and mergers co
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from lancelsm.dataset.base_table import BaseTable
 
 DEFAULT_OWNER = "default"
+_THREADS = 16
 
 
 class Overwritten(Corrupt):
@@ -41,13 +43,24 @@ class Overwritten(Corrupt):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ports:
-    """How to create the store, registry, clock and ids of a table. Tests and deployments replace it as a whole."""
+    """How to create the store, registry, clock and ids of a table. Tests and deployments replace it as a whole.
+
+    Args:
+        threads: the maximum number of threads of an operation on a table. None: 16 if the table is in a bucket, where
+            requests wait for a network; else one for each core, since more of them only wait for Python's lock.
+    """
 
     store: Callable[[str, Mapping[str, str] | None], ObjectStore] = open_store
     registry: Callable[..., Registry] = open_registry
     clock: Clock = field(default_factory=SystemClock)
     ids: Ids = field(default_factory=SystemIds)
-    parallel: int = 16
+    threads: int | None = None
+
+    def parallel(self, location: str) -> int:
+        """Return the maximum number of threads for the table at this location."""
+        if self.threads is not None:
+            return self.threads
+        return _THREADS if local_path(location) is None else min(_THREADS, os.cpu_count() or 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -267,7 +280,7 @@ def table_handle(
         clock=ports.clock,
         ids=ports.ids,
         budget_seconds=resolved.retry_budget_seconds,
-        parallel=ports.parallel,
+        parallel=ports.parallel(location),
     )
     return TableHandle(config=config, context=context, settings=resolved, storage_options=storage_options)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
+from itertools import chain
 
 from lancelsm.common.layout import (
     MEM_WAL,
@@ -20,6 +21,8 @@ from lancelsm.common.layout import (
     published_version,
     wal_position,
 )
+from lancelsm.objects.location import local_path
+from lancelsm.objects.open import list_directories
 from lancelsm.region import manifest_codec
 from lancelsm.region.catalog import Region, TableContext, regions
 from lancelsm.region.compare_and_swap import Staged, load
@@ -44,10 +47,14 @@ class ForeignShard:
 
 
 def list_shards(context: TableContext) -> dict[RegionId, ShardListing]:
-    """List everything below `_mem_wal/`, by directory. One listing; call it before the catalog is read."""
+    """List the manifests and entries below `_mem_wal/`, by directory. Call it before the catalog is read.
+
+    In a bucket this is one listing. On a disk, directories of generations are not read: most files are in them.
+    """
     versions: dict[RegionId, list[Version]] = {}
     positions: dict[RegionId, list[Position]] = {}
-    for item in context.objects.list(f"{MEM_WAL}/"):
+    prefixes = _prefixes(context.uri)
+    for item in chain.from_iterable(map(context.objects.list, prefixes)):
         name, _, rest = item.key.removeprefix(f"{MEM_WAL}/").partition("/")
         if not is_id(name):
             continue
@@ -61,6 +68,13 @@ def list_shards(context: TableContext) -> dict[RegionId, ShardListing]:
         shard: ShardListing(versions=tuple(sorted(found)), positions=tuple(sorted(positions.get(shard, ()))))
         for shard, found in sorted(versions.items())
     }
+
+
+def _prefixes(uri: str) -> list[str]:
+    path = local_path(uri)
+    if path is None or not (path / MEM_WAL).is_dir():
+        return [f"{MEM_WAL}/"]
+    return [f"{MEM_WAL}/{name}/{part}/" for name in list_directories(path / MEM_WAL) for part in ("manifest", "wal")]
 
 
 def foreign_shards_of(context: TableContext) -> list[ForeignShard]:
