@@ -15,6 +15,7 @@ import pyarrow as pa
 import pytest
 
 from lancelsm.client.large_payloads import fetch
+from lancelsm.stack.backlog import UNITS
 from lancelsm.wal.claim import claim
 from tests.conformance.dynamodb import create_registry_table
 from tests.handlers.conftest import FUNCTIONS, ORDERS, ROOT, Deployment, event
@@ -214,6 +215,8 @@ def test_the_scheduled_dispatch_names_the_state_of_the_mapping_of_the_write_queu
     assert "the event source mapping is Disabled: messages of the write queue wait" in log
     assert [line["delivery_stopped"] for line in metrics(log) if "delivery_stopped" in line] == [[1.0]]
     assert unknown["delivery"] == "Unknown"
+    assert [line["heartbeat"] for line in metrics(log)] == [[1.0], [1.0]]
+    assert not any(UNITS.keys() & line.keys() for line in metrics(log)), "nothing waits: these metrics would cost"
 
 
 @pytest.mark.rest
@@ -235,3 +238,12 @@ def test_dispatch_starts_the_merge_that_is_due(cloud: Deployment, tmp_path: Path
 
     assert table.config.table in first
     assert again == {"flushed": [], "merges": [], "queued": 0}
+    log = (tmp_path / "log").read_text()
+    before, after = metrics(log)
+    assert before["pending_generations"] == after["pending_generations"] == [1.0]
+    assert 0 < before["merge_lag_seconds"][0] < 600
+    assert "heartbeat" not in before, "a call for one table is no run of the schedule"
+    assert ("running_merge_seconds" in before, after["running_merge_seconds"][0] < 600) == (False, True)
+    waits = [line for line in map(json.loads, log.splitlines()) if line.get("message") == "waits"]
+    (region, *others) = {line["region"] for line in waits}
+    assert (region in {one.id for one in table.regions()}, others) == (True, [])

@@ -27,7 +27,10 @@ def load() -> None:
 
 
 class Telemetry:
-    """Logs and metrics of one invocation.
+    """Logs and metrics of one invocation. Powertools writes them.
+
+    Own code adds up a metric over the invocation, since each value that is written is a line of the log, and keeps the
+    texts of errors and events out of the log: Powertools' decorators would log them.
 
     Args:
         function: its name, the first dimension of every metric.
