@@ -22,6 +22,7 @@ from lancelsm.table import Table
 from lancelsm.wal.region_writer import RegionWriters
 from tests.unit.tables import create, row
 from tests.unit.test_dispatch import DirtyIndex, FakeWork, run, table_opener
+from tests.unit.test_rebuild import lose_registry, rebuild_and_open
 
 LATER = table_opener(flush_rows=1_000_000, flush_age_seconds=1e9, merge_generations=1000, merge_age_seconds=1e9)
 
@@ -114,6 +115,21 @@ def test_a_flush_that_stands_still_is_seen_although_rows_go_on(tmp_path: Path, c
         clock.seconds += 300
 
     assert waits(table)["oldest_unflushed_seconds"] == 3000
+
+
+def test_after_a_rebuild_rows_wait_since_the_rebuild(tmp_path: Path, clock: Hands) -> None:
+    table = create(tmp_path)
+    table.upsert([row(1)])
+    table.flush()
+    table.upsert([row(2)])
+    lose_registry(Path(table.uri))
+    clock.seconds += 5000
+
+    rebuilt = rebuild_and_open(Path(table.uri))
+    clock.seconds += 100
+
+    found = waits(rebuilt)
+    assert (found["oldest_unflushed_seconds"], found["merge_lag_seconds"]) == (100, 100)
 
 
 def test_the_largest_value_of_a_table_is_reported_with_its_region() -> None:

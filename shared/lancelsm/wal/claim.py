@@ -108,7 +108,7 @@ def derived_head(
         merged=merged,
         dirty=heads.SINCE_UNKNOWN if entries or manifest.newest > merged else "",
         compacted=manifests.live_numbers(manifest, above=merged),
-        log_since=Since(first=manifest.replay_after + 1, at=now).text if entries else "",
+        log_since=Since(first=manifest.replay_after + 1, at=now).text if any(one.rows for one in entries) else "",
         merge_since=Since(first=merged + 1, at=now).text if manifest.newest > merged else "",
     )
 
