@@ -82,6 +82,12 @@ def test_an_unchanged_toast_value_is_that_of_the_row_before(table, placeholder):
     assert rows_of(table) == [(1, "long"), (2, "new")]
 
 
+def test_an_unchanged_value_of_a_row_with_a_new_key_is_taken_from_before(table):
+    apply(table, [event("c", None, row(1, "long"), 1)])
+    apply(table, [event("u", row(1, "long"), row(9, "__debezium_unavailable_value"), 2)])
+    assert rows_of(table) == [(9, "long")]
+
+
 def test_flattened_records_are_applied(table):
     events = [
         {"id": 1, "v": "a", "__op": "c", "__source_lsn": 1, "__deleted": "false"},

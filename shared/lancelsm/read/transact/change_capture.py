@@ -210,7 +210,7 @@ class _Call:
                 event,
                 Invalid(
                     "the event leaves out a value that no stored row has",
-                    remedy="Load the row with a snapshot of the source first",
+                    remedy="Load a snapshot of the source first, or set REPLICA IDENTITY FULL if keys change",
                 ),
             )
         deleted = pc.sum(decided.rows.column(TOMBSTONE)).as_py() or 0

@@ -18,8 +18,7 @@ Format = Literal["debezium", "flattened", "rows"]
 Parse = Callable[[int, Any, Selection], list[RowChange]]
 """Gets the number of an event, the event, and the selection; returns its changes, none for one that is skipped."""
 
-UNAVAILABLE = "__debezium_unavailable_value"
-_UNAVAILABLE_BASE64 = "X19kZWJleml1bV91bmF2YWlsYWJsZV92YWx1ZQ=="
+_PLACEHOLDERS = ("__debezium_unavailable_value", "X19kZWJleml1bV91bmF2YWlsYWJsZV92YWx1ZQ==")  # text, and binary
 _DELETED, _OPERATION = "__deleted", "__op"
 
 
@@ -102,7 +101,9 @@ def of_debezium(number: int, event: Any, selection: Selection) -> list[RowChange
         return [selection.deletion(number, {**_key(message, selection), **(before or {}), **sequence})]
     if after is None:
         raise Invalid(f"an event with the op {operation} has no row in after", field="after")
-    changes = [_upsert(number, {**after, **sequence}, selection)]
+    known = {name: value for name, value in (before or {}).items() if value not in _PLACEHOLDERS}
+    unchanged = {name: known[name] for name, value in after.items() if value in _PLACEHOLDERS and name in known}
+    changes = [_upsert(number, {**after, **unchanged, **sequence}, selection)]
     key = selection.schema.primary_key
     moved = before is not None and all(name in before and name in after for name in key)
     if moved and any(before[name] != after[name] for name in key):  # type: ignore[index]
@@ -155,7 +156,7 @@ def _decoded(
 
 
 def _upsert(number: int, values: Mapping[str, Any], selection: Selection) -> RowChange:
-    missing = frozenset(name for name, value in values.items() if value in (UNAVAILABLE, _UNAVAILABLE_BASE64))
+    missing = frozenset(name for name, value in values.items() if value in _PLACEHOLDERS)
     return selection.change(number, {name: v for name, v in values.items() if name not in missing}, missing)
 
 
