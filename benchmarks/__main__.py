@@ -22,6 +22,7 @@ BENCHMARKS = (
     "spark",
     "reads",
     "regions",
+    "throughput",
     "growth",
     "requests",
     "hot_path",
