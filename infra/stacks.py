@@ -80,7 +80,7 @@ class Pipeline(cdk.Stack):
             layers=layers,
             network=network,
         )
-        Schedules(self, stage=stage, dispatch=live["dispatch"])
+        Schedules(self, stage=stage, state=state, dispatch=live["dispatch"], failed=waiting.failed)
         waiting.consume(live["dispatch"])
         waiting.keep_failures([live[name] for name in ("dispatch", "compaction")], period=period(stage))
         watched = Watched(

@@ -36,7 +36,7 @@ _SHIFT = 5
 SHIFT_MINUTES = (0, 5, 10, 15, 30)  # the canaries of CodeDeploy for functions
 # What differs by the name of a stage, unless the context gives it. Other names start from `dev`.
 PRESETS: Mapping[str, Mapping[str, int]] = {
-    "dev": {"schedule_minutes": 0, "log_days": 14},
+    "dev": {"schedule_minutes": 60, "log_days": 14},
     "prod": {"schedule_minutes": 5, "log_days": 90},
 }
 
@@ -138,7 +138,7 @@ def stage_of(node: Node) -> Stage:
         subnets=subnets_of(context),
         readers=context.words("readers", "the id of an account, which has 12 digits", r"\d{12}"),
         replica=replica_of(context, kms_key=kms_key),
-        schedule_minutes=presets["schedule_minutes"] if minutes is None else minutes,
+        schedule_minutes=minutes if minutes is not None else 0 if emulator else presets["schedule_minutes"],
         architecture=context.one_of("architecture", Architecture, default="arm64"),
         layers=ROOT / (context.text("layers") or "layers/build"),
         bucket=context.text("bucket"),

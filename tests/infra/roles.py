@@ -30,9 +30,9 @@ WRITES = f"arn:aws:sqs:{REGION}:{ACCOUNT}:lancelsm-local-writes.fifo"
 DEAD_LETTERS = f"arn:aws:sqs:{REGION}:{ACCOUNT}:lancelsm-local-dead-letters.fifo"
 FAILED_EVENTS = f"arn:aws:sqs:{REGION}:{ACCOUNT}:lancelsm-local-failed-events"
 CHUNKS = f"arn:aws:sqs:{REGION}:{ACCOUNT}:lancelsm-local-dispatch"
-COMPACTION, MERGER, GC, SWEEP = (
+COMPACTION, MERGER, GC, SWEEP, DISPATCH = (
     f"arn:aws:lambda:{REGION}:{ACCOUNT}:function:lancelsm-local-{name}:live"
-    for name in ("compaction", "merger", "gc", "gc_sweep")
+    for name in ("compaction", "merger", "gc", "gc_sweep", "dispatch")
 )
 MAPPING = f"arn:aws:lambda:{REGION}:{ACCOUNT}:event-source-mapping:00000000-0000-4000-8000-000000000001"
 MERGE, COLLECT = (
@@ -163,6 +163,7 @@ MAY: dict[str, list[Request]] = {
         ("dynamodb:UpdateItem", REGISTRY),
     ],
     "collect-machine": [("lambda:InvokeFunction", GC), ("lambda:InvokeFunction", SWEEP)],
+    "schedules": [("lambda:InvokeFunction", DISPATCH), ("sqs:SendMessage", FAILED_EVENTS)],
 }
 MAY_NOT: dict[str, list[Request]] = {
     "ingest": [("s3:PutObject", ENTRY), ("s3:GetObject", GENERATION), ("dynamodb:UpdateItem", REGISTRY)],
@@ -206,6 +207,11 @@ MAY_NOT: dict[str, list[Request]] = {
         ("s3:GetObject", CONFIG),
     ],
     "merge-job": [("s3:PutObject", MANIFEST), ("s3:GetObject", RESULT), ("lambda:InvokeFunction", MERGER)],
+    "schedules": [
+        ("lambda:InvokeFunction", SWEEP),
+        ("lambda:InvokeFunction", DISPATCH.removesuffix(":live")),
+        ("sqs:SendMessage", CHUNKS),
+    ],
     "collect-machine": [
         ("lambda:InvokeFunction", MERGER),
         ("lambda:InvokeFunction", GC.removesuffix(":live")),
@@ -280,7 +286,7 @@ def _resolve(value: Any) -> Any:
     return value
 
 
-ALIASES = {"FunctionsMerger": MERGER, "FunctionsGcSweep": SWEEP, "FunctionsGc": GC}
+ALIASES = {"FunctionsDispatch": DISPATCH, "FunctionsMerger": MERGER, "FunctionsGcSweep": SWEEP, "FunctionsGc": GC}
 ARNS = {
     "CollectingMachine": COLLECT,
     "EventsFailed": FAILED_EVENTS,

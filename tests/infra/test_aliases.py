@@ -28,14 +28,13 @@ def _names_alias(stacks: Stacks, value: Any) -> bool:
     return any(f'"{alias}"' in json.dumps(value) for alias in _aliases(stacks))
 
 
-def test_queues_rules_and_event_settings_name_the_alias(stacks: Stacks) -> None:
+def test_queues_schedules_and_event_settings_name_the_alias(stacks: Stacks) -> None:
     mappings = [one["FunctionName"] for one in stacks.of("AWS::Lambda::EventSourceMapping").values()]
-    targets = [target["Arn"] for rule in stacks.of("AWS::Events::Rule").values() for target in rule["Targets"]]
-    permitted = [one["FunctionName"] for one in stacks.of("AWS::Lambda::Permission").values()]
+    targets = [one["Target"]["Arn"] for one in stacks.of("AWS::Scheduler::Schedule").values()]
     kept = [one["Qualifier"] for one in stacks.of("AWS::Lambda::EventInvokeConfig").values()]
 
-    assert (len(mappings), len(targets), len(permitted), len(kept)) == (2, 1, 1, 2)
-    assert all(_names_alias(stacks, one) for one in (*mappings, *targets, *permitted, *kept))
+    assert (len(mappings), len(targets), len(kept)) == (2, 1, 2)
+    assert all(_names_alias(stacks, one) for one in (*mappings, *targets, *kept))
 
 
 def test_the_url_of_a_function_invokes_the_alias(chosen: Stacks) -> None:
@@ -64,6 +63,6 @@ def test_roles_may_invoke_aliases_only(stacks: Stacks) -> None:
     ]
     resources = [one["Resource"] if isinstance(one["Resource"], list) else [one["Resource"]] for one in statements]
 
-    assert len(resources) == 3
+    assert len(resources) == 4
     for resource in (one for each in resources for one in each):
         assert resource.get("Ref") in _aliases(stacks) or json.dumps(resource).endswith(':live"]]}')

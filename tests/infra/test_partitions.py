@@ -13,7 +13,7 @@ from infra.partitions import LACKING, check_partition, partition_of
 from tests.infra.conftest import Stacks, synthesized
 
 # The names of services as principals are the same in every partition.
-PRINCIPALS = {f"{name}.amazonaws.com" for name in ("codedeploy", "emr-serverless", "events", "lambda", "states")}
+PRINCIPALS = {f"{name}.amazonaws.com" for name in ("codedeploy", "emr-serverless", "lambda", "scheduler", "states")}
 KEY = "arn:{}:kms:{}:111111111111:key/6b2c1f0e-3d52-4a4e-9a55-0d4a3a0f5c11"
 
 

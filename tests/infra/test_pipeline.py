@@ -14,6 +14,7 @@ from infra.asl import resolved
 from infra.functions import MODULES, SHAPES
 from infra.machines import WORKFLOWS
 from infra.merging import ENTRY_POINT
+from infra.schedules import jitter_minutes
 from infra.spark import SparkSizes
 from lancelsm.errors import Invalid
 from local.emr_parameters import capacity, spark_properties, workers
@@ -79,8 +80,8 @@ def test_a_stage_of_any_name_has_names_of_its_own_and_the_schedule_of_the_contex
     team = synthesized(tmp_path, stage=name, layers=str(layers), schedule_minutes="15")
 
     assert set(team.functions()) == FUNCTIONS
-    rule = team.one("AWS::Events::Rule")
-    assert (rule["ScheduleExpression"], rule["State"]) == ("rate(15 minutes)", "ENABLED")
+    schedule = team.one("AWS::Scheduler::Schedule")
+    assert (schedule["ScheduleExpression"], schedule["State"]) == ("rate(15 minutes)", "ENABLED")
     configured = team.of("AWS::Lambda::EventInvokeConfig").values()
     assert {one["MaximumEventAgeInSeconds"] for one in configured} == {900}
     roles = [_text(one["RoleName"]) for one in team.of("AWS::IAM::Role").values()]
@@ -170,17 +171,39 @@ def test_chunks_of_tables_go_to_a_few_invocations_of_dispatch_and_those_that_fai
 def test_events_without_a_caller_are_not_repeated_and_their_failures_are_kept(stacks: Stacks) -> None:
     queue = stacks.named("AWS::SQS::Queue", QueueName=f"lancelsm-{stacks.stage}-failed-events")
     configured = stacks.of("AWS::Lambda::EventInvokeConfig").values()
+    minutes = {"dev": 60}.get(stacks.stage, 5)
 
     assert {_text(one["FunctionName"]).split("Functions")[1][:8] for one in configured} == {"Dispatch", "Compacti"}
     for one in configured:
-        assert (one["MaximumRetryAttempts"], one["MaximumEventAgeInSeconds"]) == (0, 300)
+        assert (one["MaximumRetryAttempts"], one["MaximumEventAgeInSeconds"]) == (0, 60 * minutes)
         assert one["DestinationConfig"]["OnFailure"]["Destination"]["Fn::GetAtt"][0] == queue
 
 
-def test_the_schedule_is_enabled_only_at_stage_prod(stacks: Stacks) -> None:
-    rule = stacks.one("AWS::Events::Rule")
-    assert rule["ScheduleExpression"] == "rate(5 minutes)"
-    assert rule["State"] == ("ENABLED" if stacks.stage == "prod" else "DISABLED")
+@pytest.mark.parametrize(("stage", "minutes", "jitter"), [("prod", 5, 1), ("dev", 60, 12)])
+def test_the_schedule_of_a_stage_runs_with_jitter_and_keeps_what_it_could_not_start(
+    stage: str, minutes: int, jitter: int, all_stacks: dict[str, Stacks]
+) -> None:
+    stacks = all_stacks[stage]
+    schedule = stacks.one("AWS::Scheduler::Schedule")
+
+    assert (schedule["ScheduleExpression"], schedule["State"]) == (f"rate({minutes} minutes)", "ENABLED")
+    assert schedule["FlexibleTimeWindow"] == {"Mode": "FLEXIBLE", "MaximumWindowInMinutes": jitter}
+    queue = stacks.named("AWS::SQS::Queue", QueueName=f"lancelsm-{stage}-failed-events")
+    assert schedule["Target"]["DeadLetterConfig"] == {"Arn": {"Fn::GetAtt": [queue, "Arn"]}}
+    assert schedule["Target"]["RetryPolicy"] == {
+        "MaximumRetryAttempts": 0,
+        "MaximumEventAgeInSeconds": 60 * minutes,
+    }
+    assert schedule["Target"]["Input"] == "{}"
+
+
+def test_the_emulator_has_the_schedule_but_runs_it_only_on_request(local: Stacks) -> None:
+    assert local.one("AWS::Scheduler::Schedule")["State"] == "DISABLED"
+
+
+@pytest.mark.parametrize(("minutes", "jitter"), [(1, 0), (4, 0), (5, 1), (60, 12), (1440, 15)])
+def test_jitter_is_a_part_of_the_period(minutes: int, jitter: int) -> None:
+    assert jitter_minutes(minutes) == jitter
 
 
 def test_the_spark_application_has_no_idle_capacity_and_a_maximum(prod: Stacks) -> None:

@@ -357,8 +357,8 @@ def template(kind: str, **properties: Any) -> dict[str, Any]:
 
 
 def test_the_priced_resources_of_a_template_are_counted() -> None:
-    schedule = template("AWS::Events::Rule", ScheduleExpression="rate(5 minutes)", State="ENABLED")
-    idle = template("AWS::Events::Rule", ScheduleExpression="rate(1 hour)", State="DISABLED")
+    schedule = template("AWS::Scheduler::Schedule", ScheduleExpression="rate(5 minutes)", State="ENABLED")
+    idle = template("AWS::Scheduler::Schedule", ScheduleExpression="rate(1 hour)", State="DISABLED")
 
     held = inventory([template("AWS::CloudWatch::Alarm"), template("AWS::S3::Bucket"), schedule, idle])
 
@@ -376,7 +376,7 @@ def test_the_priced_resources_of_a_template_are_counted() -> None:
         (template("AWS::EC2::NatGateway"), "NatGateway has no price"),
         (template("AWS::EMRServerless::Application", InitialCapacity=[{}]), "InitialCapacity"),
         (template("AWS::DynamoDB::Table", BillingMode="PROVISIONED"), "provisioned"),
-        (template("AWS::Events::Rule", ScheduleExpression="cron(0 0 * * ? *)", State="ENABLED"), "cron"),
+        (template("AWS::Scheduler::Schedule", ScheduleExpression="cron(0 0 * * ? *)", State="ENABLED"), "cron"),
         (template("AWS::Lambda::Function", SnapStart={"ApplyOn": "PublishedVersions"}), "SnapStart"),
     ],
 )

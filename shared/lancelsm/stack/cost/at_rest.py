@@ -45,7 +45,7 @@ class Inventory:
 
 # The resources of the stacks; tests/infra compares this with the templates.
 AT_REST: Final[Mapping[str, Inventory]] = {
-    "dev": Inventory(alarms=19, dashboards=1, mappings=2, registries=1),
+    "dev": Inventory(alarms=20, dashboards=1, mappings=2, registries=1, runs=730, metrics=1),
     "prod": Inventory(alarms=20, dashboards=1, mappings=2, registries=1, runs=8760, metrics=1),
 }
 
@@ -157,7 +157,6 @@ _RULES: Final[Mapping[str, Rule]] = {
     "AWS::EC2::SecurityGroupIngress": _free,
     "AWS::EC2::VPCEndpoint": _endpoint,
     "AWS::EMRServerless::Application": _free_without("InitialCapacity"),
-    "AWS::Events::Rule": _scheduled,
     "AWS::IAM::ManagedPolicy": _free,
     "AWS::IAM::Policy": _free,
     "AWS::IAM::Role": _free,
@@ -176,5 +175,6 @@ _RULES: Final[Mapping[str, Rule]] = {
     "AWS::S3::BucketPolicy": _free,
     "AWS::SQS::Queue": _free,
     "AWS::SQS::QueuePolicy": _free,
+    "AWS::Scheduler::Schedule": _scheduled,
     "AWS::StepFunctions::StateMachine": _free,
 }
