@@ -142,7 +142,7 @@ class TableEnvironment:
             ),
             clock=self.schedule.clock,
             ids=self.ids,
-            parallel=1,
+            threads=1,
         )
 
     def create(self, process: str, *, loaded: Sequence[int] = ()) -> None:
