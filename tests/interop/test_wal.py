@@ -95,6 +95,17 @@ def ours(tmp_path: Path) -> Ours:
     return Ours(tmp_path / "t", INTS, ("id",))
 
 
+def test_lance_replays_deletes_with_a_sequence_and_an_entry_that_forgets_a_producer(ours):
+    ours.upsert({"id": 1, "v": "a"}, {"id": 2, "v": "b"})
+    deleted = deletes([{"id": 1}], schema=ours.schema)
+    append(ours.region, draft(deleted.set_column(1, deleted.schema.field("v"), pa.array(["9"]))), owner="default")
+    nothing = draft(ours.schema.stored.empty_table(), applied_sequences={"p": "0"}, at=1.0)
+    append(ours.region, nothing, owner="default")
+    ours.upsert({"id": 3, "v": "c"})
+
+    assert ours.read_by_lance() == [{"id": 2, "v": "b"}, {"id": 3, "v": "c"}]
+
+
 def test_lance_replays_our_entries_in_order(ours):
     ours.upsert({"id": 1, "v": "a"}, {"id": 2, "v": "b"})
     ours.upsert({"id": 2, "v": "B"}, {"id": 3, "v": None})

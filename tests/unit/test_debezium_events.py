@@ -106,6 +106,53 @@ def test_the_sequence_is_found_by_its_path(table):
     assert (done, rows_of(table)) == (Applied(written=1, late=1), [(1, "a")])
 
 
+CONNECTORS = {
+    "postgresql": ("int64", {"lsn": 33842856, "txId": 601, "xmin": None, "schema": "public"}, {"lsn": 33842860}),
+    "mysql": (
+        "string, int64",
+        {"file": "mysql-bin.000003", "pos": 9999, "row": 0, "gtid": None},
+        {"file": "mysql-bin.000004", "pos": 154},
+    ),
+    "sqlserver": (
+        "string, int64",
+        {"commit_lsn": "00000027:00000758:0005", "event_serial_no": 2, "schema": "dbo"},
+        {"commit_lsn": "00000027:00000a58:0001", "event_serial_no": 1},
+    ),
+    "oracle": ("int64", {"scn": "999999", "commit_scn": "1000000", "lcr_position": None}, {"scn": "2122185"}),
+}
+
+
+@pytest.mark.parametrize("connector", CONNECTORS)
+def test_the_position_of_each_connector_orders_its_events(tmp_path, connector):
+    """Fields of `source` as in the documentation of the connectors, which is under the Apache License 2.0."""
+    kinds, first, second = CONNECTORS[connector]
+    kind_of = {"int64": pa.int64(), "string": pa.string()}
+    order = dict(zip(second, map(kind_of.get, kinds.split(", ")), strict=True))
+    columns = pa.schema([("id", pa.int64()), ("paid", pa.bool_()), *order.items()])
+    table = lancelsm.create(tmp_path / "t", columns, primary_key="id")
+    facts = {
+        "version": "3.0.0.Final",
+        "connector": connector,
+        "name": "shop",
+        "ts_ms": 1,
+        "snapshot": "false",
+        "db": "d",
+    }
+
+    def changed(source, paid):
+        sides = {"before": None, "after": {"id": 1, "paid": paid}, "source": {**facts, **source}}
+        return json.dumps({**sides, "op": "u", "ts_ms": 2, "transaction": None})
+
+    events = [changed({**first, **second}, 1), changed(first, 0)]
+    assert apply_in_order(table, events, list(second)) == Applied(written=1, late=1)
+    assert apply_in_order(table, [changed(first, 0)], list(second)) == Applied(late=1)
+    assert table.scan().to_arrow()["paid"].to_pylist() == [True]
+
+
+def apply_in_order(table, events, names):
+    return table.apply_changes(events, format="debezium", sequence_by=names)
+
+
 def enveloped(after, fields):
     columns = [{"field": "id", "type": "int64"}, *fields]
     sides = [{"field": side, "type": "struct", "fields": columns} for side in ("before", "after")]
@@ -165,6 +212,8 @@ MICROS = 1_709_209_815_123_456
         (pa.duration("ms"), "io.debezium.time.MicroDuration", 5_000, dt.timedelta(milliseconds=5), None),
         (pa.string(), "io.debezium.data.Json", '{"a":1}', '{"a":1}', None),
         (pa.float64(), None, 1.5, 1.5, None),
+        (pa.decimal128(10, 2), None, 1.25, Decimal("1.25"), None),
+        (pa.int64(), None, "9007199254740993", 9007199254740993, None),
         (pa.bool_(), None, True, True, None),
     ],
 )

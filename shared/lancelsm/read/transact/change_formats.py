@@ -11,7 +11,7 @@ from lancelsm.common.json_text import parse_json
 from lancelsm.common.shown import shown
 from lancelsm.errors import Invalid
 from lancelsm.read.transact.change_event import RowChange, Selection
-from lancelsm.read.transact.debezium import Opened, decoded, opened
+from lancelsm.read.transact.debezium import Opened, as_number, decoded, opened
 from lancelsm.record.json_lines import json_objects
 
 Format = Literal["debezium", "flattened", "rows"]
@@ -175,7 +175,7 @@ def _sequence(
                     remedy="Give a value of sequence_by in each event",
                     field=name,
                 )
-            found[name] = value
+            found[name] = as_number(value, selection.schema.columns.field(name).type)
     return found
 
 

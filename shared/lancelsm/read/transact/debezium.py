@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import binascii
 import datetime as dt
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
@@ -22,6 +23,7 @@ from lancelsm.errors import Invalid
 Field = Mapping[str, Any]
 """A field in a schema of Connect: field, type, name, parameters, fields."""
 
+_WHOLE: Final = re.compile(r"-?[0-9]{1,19}")
 _EPOCH: Final = dt.date(1970, 1, 1)
 _PER_SECOND: Final = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 _UNITS_OF_TIMESTAMPS: Final = {
@@ -98,7 +100,7 @@ def decoded(row: Mapping[str, Any], columns: pa.Schema, *, fields: Sequence[Fiel
             continue
         kind = columns.field(index).type
         try:
-            found[name] = _value(value, kind, encodings.get(name))
+            found[name] = as_number(_value(value, kind, encodings.get(name)), kind)
         except (ValueError, TypeError, KeyError, OverflowError, ArithmeticError) as error:
             raise Invalid(f"column {name!r} can't take {shown(value)}: {error}", field=name) from error
     return found
@@ -111,6 +113,17 @@ def _value(value: Any, kind: pa.DataType, field: Field | None) -> Any:
         return _without_schema(value, kind)
     decode = _DECODE.get(str(field.get("name")))
     return value if decode is None else decode(value, kind, field)
+
+
+def as_number(value: Any, kind: pa.DataType) -> Any:
+    """Return a number in the type of the column: of an SCN of Oracle in text, of 0 or 1 for a boolean, of a double."""
+    if pa.types.is_integer(kind) and isinstance(value, str) and _WHOLE.fullmatch(value):
+        return int(value)
+    if pa.types.is_boolean(kind) and type(value) is int and value in (0, 1):
+        return bool(value)
+    if pa.types.is_decimal(kind) and isinstance(value, float):
+        return format(Decimal(repr(value)), "f")  # decimal.handling.mode=double
+    return value
 
 
 def _without_schema(value: Any, kind: pa.DataType) -> Any:
