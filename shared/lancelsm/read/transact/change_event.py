@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import pyarrow as pa
+
 from lancelsm.errors import Invalid
 from lancelsm.record.schema import TableSchema, unknown_column
 
@@ -36,12 +38,16 @@ class Selection:
         sequence: for each column of the sequence the path of its value in the event; empty for the usual place.
         kept: columns of the table that keep their stored values.
         dropped: fields of events that are no columns of the table and are left out; None for all.
+        kinds: the types of the columns of the table.
+        not_null: its columns that must not be null.
     """
 
     schema: TableSchema
     sequence: Mapping[str, str]
     kept: frozenset[str]
     dropped: frozenset[str] | None
+    kinds: Mapping[str, pa.DataType]
+    not_null: frozenset[str]
     ignore_null_updates: bool = False
 
     def change(self, event: int, values: Mapping[str, Any], unchanged: frozenset[str] = frozenset()) -> RowChange:
@@ -53,15 +59,14 @@ class Selection:
         Raises:
             Invalid: a column of the table is missing, or a field is not a column.
         """
-        names = self.schema.names
         for name in values:
-            if name not in names and self.dropped is not None and name not in self.dropped:
-                error = unknown_column(name, names)
+            if name not in self.kinds and self.dropped is not None and name not in self.dropped:
+                error = unknown_column(name, self.schema.names)
                 raise Invalid(
                     error.message, remedy="Leave the field out with column_list or except_column_list", field=name
                 )
         keeps = self.kept | unchanged
-        for name in names:
+        for name in self.kinds:
             if name not in values and name not in keeps:
                 raise Invalid(
                     f"the event has no value of column {name!r}",
@@ -69,11 +74,10 @@ class Selection:
                     field=name,
                 )
         if self.ignore_null_updates:
-            keeps |= {name for name in names if name not in self.schema.primary_key and values.get(name) is None}
-        taken = {name: values[name] for name in names if name in values and name not in keeps}
-        not_null = {field.name for field in self.schema.columns if not field.nullable}
-        needed = unchanged | (keeps & not_null)
-        return RowChange(event=event, delete=False, values=taken, unchanged=frozenset(keeps), needed=frozenset(needed))
+            keeps |= {name for name in self.kinds if name not in self.schema.primary_key and values.get(name) is None}
+        taken = {name: values[name] for name in self.kinds if name in values and name not in keeps}
+        needed = unchanged | (keeps & self.not_null)
+        return RowChange(event=event, delete=False, values=taken, unchanged=keeps, needed=needed)
 
     def deletion(self, event: int, values: Mapping[str, Any]) -> RowChange:
         """Return the delete of the key in these values.
@@ -127,5 +131,7 @@ def select(
         sequence=sequence,
         kept=kept,
         dropped=None if column_list is not None else frozenset(except_column_list or ()) - names,
+        kinds={field.name: field.type for field in schema.columns},
+        not_null=frozenset(field.name for field in schema.columns if not field.nullable),
         ignore_null_updates=ignore_null_updates,
     )

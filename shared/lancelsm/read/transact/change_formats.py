@@ -18,7 +18,14 @@ Format = Literal["debezium", "flattened", "rows"]
 Parse = Callable[[int, Any, Selection], list[RowChange]]
 """Gets the number of an event, the event, and the selection; returns its changes, none for one that is skipped."""
 
-_PLACEHOLDERS = ("__debezium_unavailable_value", "X19kZWJleml1bV91bmF2YWlsYWJsZV92YWx1ZQ==")  # text, and binary
+_UNAVAILABLE = "__debezium_unavailable_value"
+# Of text, binary, arrays and maps.
+_PLACEHOLDERS = (
+    _UNAVAILABLE,
+    "X19kZWJleml1bV91bmF2YWlsYWJsZV92YWx1ZQ==",
+    [_UNAVAILABLE],
+    {_UNAVAILABLE: _UNAVAILABLE},
+)
 _DELETED, _OPERATION = "__deleted", "__op"
 
 
@@ -145,14 +152,14 @@ def _key(message: Opened, selection: Selection) -> Mapping[str, Any]:
     """Return the key columns that the key of the message has."""
     if not isinstance(message.key, Mapping):
         return {}
-    return decoded(message.key, selection.schema.columns, fields=message.key_fields)
+    return decoded(message.key, selection.kinds, fields=message.key_fields)
 
 
 def _decoded(
     row: Mapping[str, Any], message: Opened, selection: Selection, *, side: str | None = None
 ) -> dict[str, Any]:
     fields = message.fields if side is None else message.inner_fields(side)
-    return decoded(row, selection.schema.columns, fields=fields)
+    return decoded(row, selection.kinds, fields=fields)
 
 
 def _upsert(number: int, values: Mapping[str, Any], selection: Selection) -> RowChange:
@@ -175,7 +182,7 @@ def _sequence(
                     remedy="Give a value of sequence_by in each event",
                     field=name,
                 )
-            found[name] = as_number(value, selection.schema.columns.field(name).type)
+            found[name] = as_number(value, selection.kinds[name])
     return found
 
 

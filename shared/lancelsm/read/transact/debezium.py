@@ -13,6 +13,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
+from functools import cache
 from typing import Any, Final
 
 import pyarrow as pa
@@ -86,8 +87,8 @@ def _payload(document: Any) -> tuple[Any, Sequence[Field]]:
     return document["payload"], tuple(schema.get("fields", ()))
 
 
-def decoded(row: Mapping[str, Any], columns: pa.Schema, *, fields: Sequence[Field]) -> dict[str, Any]:
-    """Decode the values of a row for columns of these names; other values stay.
+def decoded(row: Mapping[str, Any], kinds: Mapping[str, pa.DataType], *, fields: Sequence[Field]) -> dict[str, Any]:
+    """Decode the values of a row for columns of these types by name; other values stay.
 
     Raises:
         Invalid: the encoding of a value is not known, or the value is not one of its encoding.
@@ -95,15 +96,21 @@ def decoded(row: Mapping[str, Any], columns: pa.Schema, *, fields: Sequence[Fiel
     encodings = {field.get("field"): field for field in fields}
     found = dict(row)
     for name, value in row.items():
-        index = columns.get_field_index(name)
-        if value is None or index < 0:
+        kind, field = kinds.get(name), encodings.get(name)
+        if value is None or kind is None or (field is None and _is_plain(kind)):
             continue
-        kind = columns.field(index).type
         try:
-            found[name] = as_number(_value(value, kind, encodings.get(name)), kind)
+            found[name] = as_number(_value(value, kind, field), kind)
         except (ValueError, TypeError, KeyError, OverflowError, ArithmeticError) as error:
             raise Invalid(f"column {name!r} can't take {shown(value)}: {error}", field=name) from error
     return found
+
+
+@cache
+def _is_plain(kind: pa.DataType) -> bool:
+    """Return whether values of a column are the same in every encoding that has no schema."""
+    encoded = (pa.types.is_integer, pa.types.is_boolean, pa.types.is_decimal, pa.types.is_temporal)
+    return not any(is_kind(kind) for is_kind in encoded)
 
 
 def _value(value: Any, kind: pa.DataType, field: Field | None) -> Any:
@@ -117,11 +124,11 @@ def _value(value: Any, kind: pa.DataType, field: Field | None) -> Any:
 
 def as_number(value: Any, kind: pa.DataType) -> Any:
     """Return a number in the type of the column: of an SCN of Oracle in text, of 0 or 1 for a boolean, of a double."""
-    if pa.types.is_integer(kind) and isinstance(value, str) and _WHOLE.fullmatch(value):
+    if isinstance(value, str) and pa.types.is_integer(kind) and _WHOLE.fullmatch(value):
         return int(value)
-    if pa.types.is_boolean(kind) and type(value) is int and value in (0, 1):
+    if type(value) is int and value in (0, 1) and pa.types.is_boolean(kind):
         return bool(value)
-    if pa.types.is_decimal(kind) and isinstance(value, float):
+    if isinstance(value, float) and pa.types.is_decimal(kind):
         return format(Decimal(repr(value)), "f")  # decimal.handling.mode=double
     return value
 
