@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from math import ceil
 
 import aws_cdk as cdk
 from aws_cdk import aws_cloudwatch as cw
@@ -40,7 +41,8 @@ class Alarm:
     """A condition that a person has to look at. Its runbook is `docs/runbooks/{runbook or name}.md`.
 
     Args:
-        above: the alarm is raised if the metric is above this value in one of the last `periods` periods.
+        above: the alarm is raised if the metric is above this value in one of the last `periods` periods; with
+            `all_periods` in all of them.
         below: the same for values below it; then a missing value counts as well.
     """
 
@@ -127,12 +129,15 @@ def _backlog(watched: Watched) -> Iterator[Alarm]:
     )
     if stage.schedule_minutes:
         # Three runs: one window of a period may have no run, since runs are not on time to the second
-        over = cdk.Duration.minutes(min(3 * stage.schedule_minutes, _DAY_MINUTES))
+        minutes = 3 * stage.schedule_minutes
+        window = min(minutes, _DAY_MINUTES)
         yield Alarm(
             name="no-heartbeat",
             description="The schedule starts no flushes and merges: `dispatch` has not run to its end.",
-            metric=watched.measured("heartbeat", statistic="Sum", over=over),
+            metric=watched.measured("heartbeat", statistic="Sum", over=cdk.Duration.minutes(window)),
             below=1,
+            periods=ceil(minutes / window),
+            all_periods=True,
         )
 
 

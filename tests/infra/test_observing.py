@@ -110,7 +110,9 @@ def test_the_schedule_and_settings_of_the_context_move_the_thresholds(tmp_path: 
 
     assert slow["oldest-unflushed"]["Threshold"] == 600 + 3 * 36_000 + 900
     assert slow["merge-lag"]["Threshold"] == 7200 + 3 * 36_000 + 7200
-    assert slow["no-heartbeat"]["Period"] == 86_400, "the longest period of an alarm"
+    heart = slow["no-heartbeat"]
+    assert heart["Period"] == 86_400, "the longest period of an alarm"
+    assert (heart["EvaluationPeriods"], heart["DatapointsToAlarm"]) == (2, 2), "three runs are 30 hours"
 
 
 def test_filters_count_the_lines_of_these_functions(prod: Stacks) -> None:
