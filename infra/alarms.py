@@ -1,8 +1,8 @@
 """List the alarms: what a person has to look at. Each has a runbook.
 
-An alarm on a failed run lasts for three periods after one failure: the next run often works, and somebody should
-still see it. AWS charges each metric of an alarm, so metrics of several functions are counted as one where log lines
-can tell it.
+An alarm on a failed run, or on what a run has measured, lasts for three periods: the next run is often better, and
+somebody should still see it. AWS charges each metric of an alarm, so metrics of several functions are counted as one
+where log lines can tell it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from lancelsm.common.settings import resolve
 
 NAMESPACE = "lancelsm"  # as in lancelsm.stack.telemetry
 PERIOD = cdk.Duration.minutes(5)
-_PERIODS_OF_A_FAILURE = 3
+_PERIODS = 3
 _BROKEN = ("[ERROR] Internal:", "Runtime.ImportModuleError", "Runtime exited", "Task timed out")
 _DAY_MINUTES = 1440  # the longest period of an alarm
 _LOG_BYTES = 1 << 30
@@ -92,13 +92,14 @@ def _backlog(watched: Watched) -> Iterator[Alarm]:
     runs = 3 * period(stage).to_seconds()
 
     def largest(name: str) -> cw.Metric:
-        return watched.measured(name, statistic="Maximum")
+        return watched.measured(name, statistic="Maximum", over=cdk.Duration.minutes(max(5, stage.schedule_minutes)))
 
     yield Alarm(
         name="oldest-unflushed",
         description="Rows of a region wait in its log for much longer than a flush takes.",
         metric=largest("oldest_unflushed_seconds"),
         above=settings.flush_age_seconds + runs + _RUN_SECONDS,
+        periods=_PERIODS,
         runbook="stuck-flush",
     )
     yield Alarm(
@@ -106,6 +107,7 @@ def _backlog(watched: Watched) -> Iterator[Alarm]:
         description="The log of a region has more than 1 GiB that is not flushed.",
         metric=largest("log_bytes"),
         above=_LOG_BYTES,
+        periods=_PERIODS,
         runbook="stuck-flush",
     )
     yield Alarm(
@@ -113,6 +115,7 @@ def _backlog(watched: Watched) -> Iterator[Alarm]:
         description="A region has so many generations that wait for a merge that its writers slow down.",
         metric=largest("pending_generations"),
         above=settings.pending_generations_slow - 1,
+        periods=_PERIODS,
         runbook="merge-lag",
     )
     yield Alarm(
@@ -120,12 +123,14 @@ def _backlog(watched: Watched) -> Iterator[Alarm]:
         description="Rows wait in generations for much longer than a merge takes.",
         metric=largest("merge_lag_seconds"),
         above=settings.merge_age_seconds + runs + _MERGE_SECONDS,
+        periods=_PERIODS,
     )
     yield Alarm(
         name="waiting-jobs",
         description="A merge runs for longer than a job may: its job waits for capacity, or fails again and again.",
         metric=largest("running_merge_seconds"),
         above=_JOB_SECONDS + _RUN_SECONDS,
+        periods=_PERIODS,
     )
     if stage.schedule_minutes:
         # Three runs: one window of a period may have no run, since runs are not on time to the second
@@ -204,7 +209,7 @@ def _failures(scope: Construct, watched: Watched) -> Iterator[Alarm]:
         description="A run of the schedule, a flush or a compaction of generations failed.",
         metric=counted("FailedRuns", failed, "dispatch", "compaction"),
         above=0,
-        periods=_PERIODS_OF_A_FAILURE,
+        periods=_PERIODS,
     )
     yield Alarm(
         name="throttles",
@@ -212,7 +217,7 @@ def _failures(scope: Construct, watched: Watched) -> Iterator[Alarm]:
         # Nothing here reserves concurrency, so all functions share what the account has. Its sum is one metric.
         metric=lambda_.Function.metric_all_throttles(period=PERIOD, statistic="Sum"),
         above=0,
-        periods=_PERIODS_OF_A_FAILURE,
+        periods=_PERIODS,
         runbook="throttling",
     )
     yield Alarm(
@@ -220,14 +225,14 @@ def _failures(scope: Construct, watched: Watched) -> Iterator[Alarm]:
         description="A merge failed.",
         metric=watched.merging.metric_failed(period=PERIOD),
         above=0,
-        periods=_PERIODS_OF_A_FAILURE,
+        periods=_PERIODS,
     )
     yield Alarm(
         name="merge-timeouts",
         description="A merge timed out.",
         metric=watched.merging.metric_timed_out(period=PERIOD),
         above=0,
-        periods=_PERIODS_OF_A_FAILURE,
+        periods=_PERIODS,
         runbook="merge-failures",
     )
     optimize = logs.FilterPattern.string_value("$.message", "=", "an optimize failed")
@@ -236,14 +241,14 @@ def _failures(scope: Construct, watched: Watched) -> Iterator[Alarm]:
         description="The merges of a table succeed, but its base is not optimized.",
         metric=counted("OptimizeFailed", optimize, "merger"),
         above=0,
-        periods=_PERIODS_OF_A_FAILURE,
+        periods=_PERIODS,
     )
     yield Alarm(
         name="collect-failures",
         description="A collection failed: objects that are no longer needed are not deleted.",
         metric=watched.collecting.metric_failed(period=PERIOD),
         above=0,
-        periods=_PERIODS_OF_A_FAILURE,
+        periods=_PERIODS,
     )
     yield Alarm(
         name="corrupt",

@@ -18,11 +18,11 @@ LARGEST = ("lancelsm", "Maximum", 300)
 
 # Metric, namespace, statistic, period in seconds; threshold; periods, and how many of them raise the alarm
 BACKLOG = {
-    "oldest-unflushed": ("oldest_unflushed_seconds", *LARGEST, 60 + 900 + 900, 1, 1),
-    "log-bytes": ("log_bytes", *LARGEST, 1 << 30, 1, 1),
-    "pending-generations": ("pending_generations", *LARGEST, 63, 1, 1),
-    "merge-lag": ("merge_lag_seconds", *LARGEST, 900 + 900 + 7200, 1, 1),
-    "waiting-jobs": ("running_merge_seconds", *LARGEST, 7200 + 900, 1, 1),
+    "oldest-unflushed": ("oldest_unflushed_seconds", *LARGEST, 60 + 900 + 900, 3, 1),
+    "log-bytes": ("log_bytes", *LARGEST, 1 << 30, 3, 1),
+    "pending-generations": ("pending_generations", *LARGEST, 63, 3, 1),
+    "merge-lag": ("merge_lag_seconds", *LARGEST, 900 + 900 + 7200, 3, 1),
+    "waiting-jobs": ("running_merge_seconds", *LARGEST, 7200 + 900, 3, 1),
     "no-heartbeat": ("heartbeat", "lancelsm", "Sum", 900, 1, 1, 1),
 }
 FAILURES = {
@@ -110,6 +110,7 @@ def test_the_schedule_and_settings_of_the_context_move_the_thresholds(tmp_path: 
 
     assert slow["oldest-unflushed"]["Threshold"] == 600 + 3 * 36_000 + 900
     assert slow["merge-lag"]["Threshold"] == 7200 + 3 * 36_000 + 7200
+    assert {slow[name]["Period"] for name in BACKLOG if name != "no-heartbeat"} == {36_000}, "of one run"
     heart = slow["no-heartbeat"]
     assert heart["Period"] == 86_400, "the longest period of an alarm"
     assert (heart["EvaluationPeriods"], heart["DatapointsToAlarm"]) == (2, 2), "three runs are 30 hours"
