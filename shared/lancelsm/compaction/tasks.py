@@ -38,7 +38,6 @@ from lancelsm.objects.open import open_store
 from lancelsm.record import sequence
 from lancelsm.record.batches import gathered
 from lancelsm.record.digest import RowDigest
-from lancelsm.record.key import key_column
 from lancelsm.record.rowsum import row_setsum
 from lancelsm.record.schema import TOMBSTONE, TableSchema
 
@@ -158,10 +157,10 @@ def fold_delta(merge_base: MergeBase, sources: tuple[Source, ...]) -> tuple[Part
 
 def _folded(merge_base: MergeBase, sources: tuple[Source, ...]) -> tuple[Part, ...]:
     columns = [_keys_and_tombstones(merge_base, source) for source in sources]
-    keys = pa.chunked_array([chunk for keys, *_ in columns for chunk in keys.chunks], columns[0][0].type)
-    if keys.null_count:
+    keys = pa.concat_tables([keys for keys, *_ in columns])
+    if any(column.null_count for column in keys.columns):
         raise Corrupt("a pending generation has a null key", region=sources[0].region)
-    first = pc.index_in(keys, value_set=keys).to_numpy()
+    first = Keys(keys).find(keys)
     parts, start = [], 0
     for source, (own, tombstones, sequences) in zip(sources, columns, strict=True):
         firsts = first[start : start + len(own)]
@@ -232,7 +231,7 @@ def hide_by_scan(delta: Delta, fragments: tuple[int, ...]) -> tuple[Hidden, ...]
     addresses, flags = [], []
     rows_at_once = max(base_rows.BATCH_ROWS, _SCAN_ROWS_PER_KEY * len(keys))
     for table in gathered(base_rows.scan(base, key, fragments), rows=rows_at_once):
-        indexes = keys.find(pa.chunked_array([key_column(table, key)]))
+        indexes = keys.find(table.select(key))
         hits = np.flatnonzero(indexes != ABSENT)
         addresses.append(table[ROW_ADDRESS].to_numpy()[hits])
         flags.append(dead[indexes[hits]])
@@ -245,7 +244,8 @@ def find_by_index(delta: Delta, share: tuple[int, int], fragments: tuple[int, ..
     Args:
         share: (number of the share from 0, number of shares). A share is a contiguous range of the sorted keys.
     """
-    keys, dead = _winning_keys(delta)
+    winners, dead = _winning_keys(delta)
+    (keys,) = winners.columns
     number, count = share
     addresses, flags = [], []
     for flag in (False, True):
@@ -303,22 +303,22 @@ def _grouped(addresses: list[npt.NDArray[np.uint64]], flags: list[Flags]) -> tup
     )
 
 
-def _winning_keys(delta: Delta) -> tuple[pa.ChunkedArray, Flags]:
-    """Return each key of the delta once, and whether its newest row is a tombstone."""
+def _winning_keys(delta: Delta) -> tuple[pa.Table, Flags]:
+    """Return the key columns with each key of the delta once, and whether its newest row is a tombstone."""
     keys, dead = [], []
     for part in delta.parts:
         own, tombstones, _ = _keys_and_tombstones(delta.merge_base, part.source)
         wins = _wins(part)
-        keys += own.filter(pa.array(wins)).chunks
+        keys.append(own.filter(pa.array(wins)))
         dead.append(tombstones[wins])
-    return pa.chunked_array(keys), np.concatenate(dead)
+    return pa.concat_tables(keys), np.concatenate(dead)
 
 
-def _keys_and_tombstones(merge_base: MergeBase, source: Source) -> tuple[pa.ChunkedArray, Flags, pa.Table]:
-    """Return the keys, which of them are tombstones, and the columns of the sequence."""
+def _keys_and_tombstones(merge_base: MergeBase, source: Source) -> tuple[pa.Table, Flags, pa.Table]:
+    """Return the key columns, which of the rows are tombstones, and the columns of the sequence."""
     batches = _read(merge_base, source, columns=merge_base.sequence)
     table = pa.Table.from_batches(batches, schema=_key_schema(merge_base.schema, merge_base.sequence))
-    keys = pa.chunked_array([key_column(table, merge_base.schema.primary_key)])
+    keys = table.select(list(merge_base.schema.primary_key))
     return keys, table[TOMBSTONE].to_numpy().astype(np.bool_), table.select(list(merge_base.sequence))
 
 
