@@ -82,6 +82,7 @@ build: .venv/dev.stamp ## build the layers that a deployment uploads (ARCH=x86_6
 
 synth: node_modules/.package-lock.json ## write both stacks to cdk.out and check them (STAGE=local needs no layers)
 	@$(CDK) synth --quiet --output $(CDK_OUT) -c stage=$(STAGE) $(if $(filter local,$(STAGE)),-c emulator=true) $(ARGS)
+	@$(BIN)/cfn-lint '$(CDK_OUT)/lancelsm-$(STAGE)-*.template.json'
 
 bootstrap: synth ## create what the CDK itself needs in an account and region, once
 	@$(CDK) bootstrap --app $(CDK_OUT)

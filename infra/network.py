@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import aws_cdk as cdk
 from aws_cdk import aws_ec2 as ec2
 from constructs import Construct
 
@@ -91,6 +92,8 @@ class Network(Construct):
             availability_zones=[f"zone-{number}" for number in range(count)],  # no resource shows them
             private_subnet_ids=list(subnets.subnets),
         )
+        for subnet in vpc.private_subnets:  # the stack changes no route table of a subnet
+            cdk.Annotations.of(subnet).acknowledge_warning("@aws-cdk/aws-ec2:noSubnetRouteTableId")
         self._vpc = vpc
         self._subnets = ec2.SubnetSelection(subnets=vpc.private_subnets)
         self.subnet_ids = list(subnets.subnets)

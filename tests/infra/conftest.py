@@ -117,6 +117,31 @@ def chosen(tmp_path_factory: pytest.TempPathFactory) -> Stacks:
     )
 
 
+KEY = "arn:aws:kms:us-east-1:111111111111:key/6b2c1f0e-3d52-4a4e-9a55-0d4a3a0f5c11"
+FAR_KEY = "arn:aws:kms:us-west-2:111111111111:key/0b2c1f0e-3d52-4a4e-9a55-0d4a3a0f5c11"
+BOUNDARY = "arn:aws:iam::111111111111:policy/team/bound"
+READERS = ("222222222222", "333333333333")
+GOVERNED = {
+    "vpc": "vpc-0a1b2c3d",
+    "subnets": "subnet-0a1b2c3d,subnet-1a1b2c3d",
+    "route_tables": "rtb-0a1b2c3d",
+    "kms_key": KEY,
+    "permissions_boundary": BOUNDARY,
+    "tags": "team=data,cost-center=42 a",
+    "readers": ",".join(READERS),
+    "log_days": "365",
+    "removal": "destroy",
+    "replica_bucket": "arn:aws:s3:::far-lake",
+    "replica_kms_key": FAR_KEY,
+}
+
+
+@pytest.fixture(scope="session")
+def governed(tmp_path_factory: pytest.TempPathFactory, layers: Path) -> Stacks:
+    """A stage with all of these values. cdk-nag finds nothing."""
+    return synthesized(tmp_path_factory.mktemp("governed"), stage="team-a", layers=str(layers), **GOVERNED)
+
+
 @pytest.fixture(params=STAGES)
 def stacks(request: pytest.FixtureRequest, all_stacks: Mapping[str, Stacks]) -> Stacks:
     return all_stacks[request.param]

@@ -11,36 +11,12 @@ import pytest
 
 from infra.network import GATEWAYS, INTERFACES
 from infra.stage import PRESETS, stage_of
-from tests.infra.conftest import ROOT, Stacks, synthesized
-
-KEY = "arn:aws:kms:us-east-1:111111111111:key/6b2c1f0e-3d52-4a4e-9a55-0d4a3a0f5c11"
-FAR_KEY = "arn:aws:kms:us-west-2:111111111111:key/0b2c1f0e-3d52-4a4e-9a55-0d4a3a0f5c11"
-BOUNDARY = "arn:aws:iam::111111111111:policy/team/bound"
-READERS = ("222222222222", "333333333333")
-VALUES = {
-    "vpc": "vpc-0a1b2c3d",
-    "subnets": "subnet-0a1b2c3d,subnet-1a1b2c3d",
-    "route_tables": "rtb-0a1b2c3d",
-    "kms_key": KEY,
-    "permissions_boundary": BOUNDARY,
-    "tags": "team=data,cost-center=42 a",
-    "readers": ",".join(READERS),
-    "log_days": "365",
-    "removal": "destroy",
-    "replica_bucket": "arn:aws:s3:::far-lake",
-    "replica_kms_key": FAR_KEY,
-}
-
-
-@pytest.fixture(scope="session")
-def governed(tmp_path_factory: pytest.TempPathFactory, layers: Path) -> Stacks:
-    """A stage with all of these values. cdk-nag finds nothing."""
-    return synthesized(tmp_path_factory.mktemp("governed"), stage="team-a", layers=str(layers), **VALUES)
+from tests.infra.conftest import FAR_KEY, GOVERNED, KEY, READERS, ROOT, Stacks, synthesized
 
 
 @pytest.mark.rest
 def test_functions_and_jobs_run_in_the_subnets_of_the_context(governed: Stacks, prod: Stacks) -> None:
-    subnets = VALUES["subnets"].split(",")
+    subnets = GOVERNED["subnets"].split(",")
     for function in governed.functions().values():
         assert function["VpcConfig"]["SubnetIds"] == subnets
     network = governed.one("AWS::EMRServerless::Application")["NetworkConfiguration"]
@@ -60,15 +36,17 @@ def test_a_vpc_gets_the_endpoints_that_functions_call_through(governed: Stacks) 
 
     assert services(gateways) == set(GATEWAYS)
     assert services(interfaces) == set(INTERFACES)
-    assert all(one["RouteTableIds"] == [VALUES["route_tables"]] for one in gateways)
-    assert all(one["SubnetIds"] == VALUES["subnets"].split(",") and one["PrivateDnsEnabled"] for one in interfaces)
+    assert all(one["RouteTableIds"] == [GOVERNED["route_tables"]] for one in gateways)
+    assert all(one["SubnetIds"] == GOVERNED["subnets"].split(",") and one["PrivateDnsEnabled"] for one in interfaces)
     (ingress,) = governed.of("AWS::EC2::SecurityGroupIngress").values()
     assert (ingress["FromPort"], ingress["ToPort"], ingress["SourceSecurityGroupId"]) == (443, 443, ingress["GroupId"])
 
 
 @pytest.mark.rest
 def test_a_boundary_bounds_every_role(governed: Stacks) -> None:
-    assert {one.get("PermissionsBoundary") for one in governed.of("AWS::IAM::Role").values()} == {BOUNDARY}
+    assert {one.get("PermissionsBoundary") for one in governed.of("AWS::IAM::Role").values()} == {
+        GOVERNED["permissions_boundary"]
+    }
 
 
 @pytest.mark.rest
@@ -136,7 +114,7 @@ def test_every_table_is_copied_to_the_replica_with_its_deletions(governed: Stack
     assert (rule["Status"], rule["Filter"]) == ("Enabled", {"Prefix": "tables/"})
     assert rule["DeleteMarkerReplication"] == {"Status": "Enabled"}
     assert rule["Destination"] == {
-        "Bucket": VALUES["replica_bucket"],
+        "Bucket": GOVERNED["replica_bucket"],
         "EncryptionConfiguration": {"ReplicaKmsKeyID": FAR_KEY},
     }
     assert rule["SourceSelectionCriteria"] == {"SseKmsEncryptedObjects": {"Status": "Enabled"}}
