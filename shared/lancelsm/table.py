@@ -327,7 +327,7 @@ class Table:
         ignore_null_updates: bool = False,
         source: str | None = None,
         offset: int | Sequence[int] | None = None,
-        on_bad_row: Literal["fail", "skip"] = "fail",
+        on_bad_row: Literal["fail", "skip", "dead_letter"] = "fail",
     ) -> Applied:
         """Apply events of change data capture (SCD type 1). Return when they are durable and visible to every new read.
 
@@ -349,7 +349,8 @@ class Table:
             source: the name of the source of these events. With `offset`, each event of a source is applied once.
             offset: an integer from 1 that rises from call to call: of the last event, or a list with one for each
                 event. Calls of one source come one after the other.
-            on_bad_row: `fail` raises `Invalid` for an event that does not fit, `skip` counts it as rejected.
+            on_bad_row: `fail` raises `Invalid` for an event that does not fit, `skip` counts it as rejected,
+                and `dead_letter` also keeps it with the reason in `_lancelsm/dead_letters/` of the table.
 
         Returns:
             The number of rows written, keys deleted, and events late, skipped and rejected.

@@ -62,6 +62,26 @@ def repeated_call(path: Path) -> None:
     assert table.get([1])["v"].to_pylist() == [6]
 
 
+def refused_append(path: Path) -> None:
+    """The rows of a call can't be appended: its bad rows are kept all the same."""
+    table = versions(path)
+    table.apply_changes([event(key, 5) for key in range(4)])
+    for region in table.regions():
+        table.seal(region)
+    with pytest.raises(Invalid):
+        lancelsm.open(table.uri).apply_changes([event(1, 6), {"id": 2}], on_bad_row="dead_letter")
+    assert len(list((path / "table" / "_lancelsm" / "dead_letters").iterdir())) == 1
+
+
+def value_that_no_row_has(path: Path) -> None:
+    """An event leaves out a value that no stored row has. It is kept although its region gets an entry."""
+    table = lancelsm.create(path / "table", pa.schema([("id", pa.int64()), ("v", pa.string())]), primary_key="id")
+    rows = [{"id": 1, "v": "a"}, {"id": 2, "v": "__debezium_unavailable_value"}]
+    events = [{"op": "u", "before": None, "after": row, "source": {}} for row in rows]
+    assert table.apply_changes(events, format="debezium", on_bad_row="dead_letter").rejected == 1
+    assert len(list((path / "table" / "_lancelsm" / "dead_letters").iterdir())) == 1
+
+
 def region_without_its_part(path: Path) -> None:
     """One region takes its part of a call, and the other one is sealed."""
     table = versions(path)
@@ -86,8 +106,24 @@ test_scenarios_pass, test_scenarios_fail_without_their_guard = with_and_without(
             [changed("late floor rises with the merge of a delete", "late = {}")],
             merged_delete,
         ),
+        "bad rows are kept before the others are appended": (
+            [without("bad rows are kept before the others are appended")],
+            refused_append,
+        ),
+        "bad rows of a region are kept before its entry": (
+            [without("bad rows of a region are kept before its entry")],
+            value_that_no_row_has,
+        ),
         "an event is applied once": ([without("event is applied once")], repeated_call),
         "the offset moves after all regions": ([moved("offset moves after all regions", -1)], region_without_its_part),
     },
-    own=(late_event, event_below_the_floor, merged_delete, repeated_call, region_without_its_part),
+    own=(
+        late_event,
+        event_below_the_floor,
+        merged_delete,
+        refused_append,
+        value_that_no_row_has,
+        repeated_call,
+        region_without_its_part,
+    ),
 )

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import random
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -213,6 +215,18 @@ def test_a_bad_row_is_skipped_and_counted_on_request(table):
     events = [event(1, "a", 1), event(2, 7, 1), event(3, "c", 1), {"id": 4}]
     assert apply(table, events, on_bad_row="skip") == Applied(written=2, rejected=2)
     assert [row["id"] for row in rows_of(table)] == [1, 3]
+
+
+def test_a_bad_row_is_kept_with_its_reason_on_request(table):
+    events = [event(1, "a", 1), event(2, 7, 1), {"id": 4}]
+    assert apply(table, events, on_bad_row="dead_letter") == Applied(written=1, rejected=2)
+    (file,) = (Path(table.uri) / "_lancelsm" / "dead_letters").iterdir()
+    kept = [json.loads(line) for line in file.read_text().splitlines()]
+    assert [(one["row"], one["event"]) for one in kept] == [(1, events[1]), (2, events[2])]
+    assert "7 is not a value of string" in kept[0]["error"]
+    assert table.scrub().problems == ()
+    apply(table, [event(1, "b", 2)], on_bad_row="dead_letter")
+    assert len(list(file.parent.iterdir())) == 1
 
 
 def test_columns_that_events_leave_out_keep_their_values(table):

@@ -30,6 +30,7 @@ class EventFormat(StrEnum):
 class BadRow(StrEnum):
     FAIL = "fail"
     SKIP = "skip"
+    DEAD_LETTER = "dead_letter"
 
 
 @command(commands, "apply", example="lancelsm apply orders a.jsonl --format debezium --sequence-by lsn --source a")

@@ -10,6 +10,7 @@
         gc/{round}-{nonce}.binpb              the list of objects that one collection round deletes
       _lancelsm/gc/{round}-{nonce}.binpb      the list of one collection round of the base
       _lancelsm/files/{version}-{sum}.binpb   the statement of files of one version of the base
+      _lancelsm/dead_letters/{nonce}.jsonl    change events that did not fit the table, for people
       _lancelsm/config.json                   the configuration of the table, for writers without Lance
       _lancelsm/registry.sqlite, registry/    records of the embedded registries
 
@@ -147,6 +148,11 @@ def round_number(key: str) -> int | None:
     """Return the round number in the key of a round list, or None for any other key."""
     match = _ROUND.fullmatch(key.rpartition("/")[2])
     return int(match[1]) if match else None
+
+
+def dead_letters(nonce: Nonce) -> str:
+    """Return the key of an object with change events that did not fit the table."""
+    return f"{PRIVATE}/dead_letters/{nonce}.jsonl"
 
 
 def statement_key(version: int, setsum: str) -> str:

@@ -6,18 +6,20 @@ same swap (`source_offsets`). So a repeated call, also after a crash at any line
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal, cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from lancelsm.common.bounded_cache import BoundedCache
-from lancelsm.common.layout import RegionId
+from lancelsm.common.layout import RegionId, dead_letters
 from lancelsm.dataset.base_table import LATE
-from lancelsm.errors import Invalid
+from lancelsm.errors import Invalid, Unavailable
+from lancelsm.objects import put_once
 from lancelsm.read import reader
 from lancelsm.read.transact import source_offsets as of_sources
 from lancelsm.read.transact.change_decision import check_sequence, decide
@@ -35,7 +37,7 @@ from lancelsm.region.catalog import Region, TableContext
 from lancelsm.region.head import Head
 from lancelsm.wal.entry import Draft, draft
 
-OnBadRow = Literal["fail", "skip"]
+OnBadRow = Literal["fail", "skip", "dead_letter"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,11 +87,14 @@ class Access:
 
 
 class _Rejected:
-    """Counts bad rows, or raises the first one."""
+    """Counts bad rows and keeps them, or raises the first one. Thread-safe."""
 
-    def __init__(self, policy: OnBadRow) -> None:
+    def __init__(self, policy: OnBadRow, events: Sequence[Any], context: TableContext) -> None:
         self._policy = policy
+        self._given = events
+        self._context = context
         self._lock = threading.Lock()
+        self._letters: dict[int, str] = {}  # not kept yet
         self.events: set[int] = set()
 
     def __call__(self, event: int, error: Invalid) -> None:
@@ -97,19 +102,38 @@ class _Rejected:
             remedy = error.remedy + ("" if isinstance(error, Refused) else "; or on_bad_row='skip' leaves it out")
             raise type(error)(error.message, remedy=remedy, row=event, field=error.where.get("field"))
         with self._lock:
+            if event not in self.events:
+                self._letters[event] = error.message
             self.events.add(event)
 
+    def keep(self) -> None:
+        """Write the bad rows to an object, before anything else of their call is written.
 
-@dataclass(slots=True)
-class _RegionOutcome:
-    applied: Applied = field(default_factory=Applied)
-    unfilled: tuple[int, ...] = ()
+        Raises:
+            Unavailable: the store did not answer.
+        """
+        with self._lock:
+            letters, self._letters = self._letters, {}
+        if self._policy != "dead_letter" or not letters:
+            return
+        context = self._context
+        lines = (
+            json.dumps({"row": at, "error": error, "event": _shown(self._given[at])}, default=str)
+            for at, error in sorted(letters.items())
+        )
+        key, body = dead_letters(context.ids.nonce()), "\n".join(lines).encode()
+        if put_once(context.objects, key, body, attempts=context.budget().attempts()) is None:
+            raise Unavailable("the bad rows could not be kept", remedy="Call it again with the same events")
+
+
+def _shown(event: Any) -> Any:
+    return str(event) if isinstance(event, Exception) else event
 
 
 def apply_changes(events: Any, request: CaptureRequest, access: Access, context: TableContext) -> Applied:
     """Apply events; see `Table.apply_changes`. Raises: the same errors."""
     listed, is_json = listed_events(events)
-    bad = _Rejected(request.on_bad_row)
+    bad = _Rejected(request.on_bad_row, listed, context)
     offsets: Sequence[int] = ()
     if request.source is not None:
         offsets = of_sources.offsets_of(request.offset, len(listed))
@@ -127,6 +151,7 @@ def apply_changes(events: Any, request: CaptureRequest, access: Access, context:
         changes = as_deletes(changes, request.condition, selection=request.selection, records=listed, table=context.uri)
     rows, fitting = stored(changes, request.selection, is_json=is_json or request.format != "rows", bad=bad)
     kept = [at for at, change in enumerate(fitting) if change.event not in bad.events]
+    bad.keep()  # guard: bad rows are kept before the others are appended
     call = _Call(request, [fitting[at] for at in kept], offsets, access, bad)
     done = call.append(numbered(rows.take(pa.array(kept, pa.int64()))))
     _move(context, request, offsets)  # guard: offset moves after all regions
@@ -156,27 +181,22 @@ class _Call:
         self._bad = bad
         self._sequence = tuple(request.selection.sequence)
         self._reads = bool(self._sequence) or any(change.unchanged for change in changes)
-        self._regions: list[_RegionOutcome] = []
+        self._regions: dict[RegionId, Applied] = {}  # of the last head that was tried
 
     def append(self, rows: pa.Table) -> Applied:
         self._access.append(rows, next_draft=self._next_draft)
-        for outcome in self._regions:
-            for event in outcome.unfilled:
-                self._bad.events.add(event)
-        return sum((outcome.applied for outcome in self._regions), start=Applied())
+        return sum(self._regions.values(), start=Applied())
 
     def _next_draft(self, region: Region, part: pa.Table) -> Callable[[Head], Draft | Head | None]:
         given, changes = without_numbers(part), [self._changes[number] for number in numbers(part)]
         floors: dict[RegionId, pa.Table] = {}
         current = self._newest(region, given, floors) if self._reads else None
-        outcome = _RegionOutcome()
-        self._regions.append(outcome)
 
         def next_draft(head: Head) -> Draft | Head | None:
             newest = None if current is None else current.at(head)
             if current is not None and newest is None:
                 return region.head()
-            return self._decided(region, head, given, changes, newest, floors.get(region.id), outcome)
+            return self._decided(region, head, given, changes, newest, floors.get(region.id))
 
         return next_draft
 
@@ -188,7 +208,6 @@ class _Call:
         changes: Sequence[RowChange],
         newest: pa.Table | None,
         floor: pa.Table | None,
-        outcome: _RegionOutcome,
     ) -> Draft | None:
         request, source = self._request, self._request.source
         left = list(range(len(changes)))
@@ -204,18 +223,17 @@ class _Call:
             required=[changes[at].needed for at in left],
             floor=floor,
         )
-        events = tuple(changes[left[at]].event for at in decided.unfilled)
-        for event in events[:1] if request.on_bad_row == "fail" else ():
+        for at in decided.unfilled:
             self._bad(
-                event,
+                changes[left[at]].event,
                 Invalid(
                     "the event leaves out a value that no stored row has",
                     remedy="Load a snapshot of the source first, or set REPLICA IDENTITY FULL if keys change",
                 ),
             )
+        self._bad.keep()  # guard: bad rows of a region are kept before its entry
         deleted = pc.sum(decided.rows.column(TOMBSTONE)).as_py() or 0
-        outcome.unfilled = events
-        outcome.applied = Applied(
+        self._regions[region.id] = Applied(
             written=decided.rows.num_rows - deleted,
             deleted=deleted,
             late=decided.late,
@@ -278,8 +296,8 @@ def request_of(
     """
     if format not in PARSE:
         raise Invalid(f"format is {format!r}", remedy=f"Give one of {', '.join(PARSE)}", field="format")
-    if on_bad_row not in ("fail", "skip"):
-        raise Invalid(f"on_bad_row is {on_bad_row!r}", remedy="Give fail or skip", field="on_bad_row")
+    if on_bad_row not in ("fail", "skip", "dead_letter"):
+        raise Invalid(f"on_bad_row is {on_bad_row!r}", remedy="Give fail, skip or dead_letter", field="on_bad_row")
     wanted = (keys,) if isinstance(keys, str) else schema.primary_key if keys is None else tuple(keys)
     if set(wanted) != set(schema.primary_key):
         raise Invalid(
