@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from lancelsm.common.clock import SystemClock
+from lancelsm.errors import Invalid
 from lancelsm.stack.delivery.queue import SqsQueue
-from lancelsm.stack.delivery.request import Op, over_http, stored_rows
+from lancelsm.stack.delivery.request import Op, event_rows, over_http, stored_rows
 from lancelsm.stack.delivery.send import send
 from lancelsm.stack.delivery.table_cache import Inbox, Tables
 from lancelsm.stack.function import Document, FunctionCall, function, parse_event, settings
@@ -24,7 +25,7 @@ class Input:
 
     Exactly one of: `upserts` (whole rows) and `deletes` (key columns; a delete wins over an upsert of the same key);
     `arrow`, a base64 Arrow IPC stream; `object`, the key of such a stream below work/inbox. `op` is the operation of
-    `arrow` and `object`.
+    `arrow` and `object`; `events` are change events in `format`, which need no row that is there (docs/cdc.md).
 
     The same producer and sequence within 5 minutes are the same request, so a call may be repeated. The default
     producer is this invocation. Requests of one producer stay in order if it waits for each answer.
@@ -38,6 +39,8 @@ class Input:
     arrow: str | None = None
     object: str | None = None
     op: Op = "upsert"
+    events: list[Any] | None = None
+    format: Literal["debezium", "flattened", "rows"] = "debezium"
     producer: str | None = None
     sequence: int = 0
 
@@ -45,7 +48,12 @@ class Input:
 def ingest(event: Document, call: FunctionCall) -> Document:
     request = parse_event(Input, event)
     handle = TABLES.open(request.table)
-    rows = stored_rows(request, handle=handle, inbox=INBOX)
+    if request.events is None:
+        rows = stored_rows(request, handle=handle, inbox=INBOX)
+    elif (request.upserts, request.deletes, request.arrow, request.object) == (None,) * 4:
+        rows = event_rows(request.events, format=request.format, handle=handle)
+    else:
+        raise Invalid("the event needs rows in exactly one form", remedy="Give events, or rows", field="events")
     sent = send(
         rows,
         handle=handle,

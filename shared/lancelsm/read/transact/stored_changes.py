@@ -8,7 +8,6 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lancelsm.dataset.conditions import read_condition
 from lancelsm.errors import Invalid
 from lancelsm.read.transact.change_event import RowChange, Selection
 from lancelsm.record.files import json_rows
@@ -83,6 +82,8 @@ def as_deletes(
     Raises:
         Invalid: the condition is not one over the fields of the events.
     """
+    from lancelsm.dataset.conditions import read_condition  # noqa: PLC0415 - `ingest` never loads Lance
+
     chosen = [change for change in changes if not change.delete]
     if not chosen:
         return list(changes)

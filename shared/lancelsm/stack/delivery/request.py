@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal, Protocol
 
@@ -13,6 +13,9 @@ import pyarrow as pa
 from lancelsm.common.json_text import parse_json
 from lancelsm.errors import Invalid, LsmError, error_context
 from lancelsm.objects.keys import check_key
+from lancelsm.read.transact.change_event import RowChange, select
+from lancelsm.read.transact.change_formats import PARSE, Format
+from lancelsm.read.transact.stored_changes import stored
 from lancelsm.record.files import json_rows
 from lancelsm.record.key import newest
 from lancelsm.record.normalize import deletes, upserts
@@ -71,6 +74,37 @@ def stored_rows(given: RowsInput, *, handle: TableHandle, inbox: Inbox) -> pa.Ta
         live = upserts(json_rows(given.upserts or [], schema=schema.columns), schema=schema)
         dead = deletes(json_rows(given.deletes or [], schema=schema.key), schema=schema)
         return newest(pa.concat_tables([live, dead]), schema.primary_key)
+
+
+def event_rows(events: Sequence[Any], *, format: Format, handle: TableHandle) -> pa.Table:  # noqa: A002
+    """Convert change events to upserts and deletes in stored form, each key once: its last event wins.
+
+    Raises:
+        Invalid: an event does not fit, or depends on the rows that are there; names it as `row`.
+    """
+    schema = handle.config.schema
+    with error_context(table=handle.context.uri):
+        if names := handle.config.sequence_by:
+            raise _needs_rows(f"the events of the table are ordered by {', '.join(names)}")
+        selection = select(schema, sequence={}, column_list=None, except_column_list=None, ignore_null_updates=False)
+        changes: list[RowChange] = []
+        for number, event in enumerate(events):
+            with error_context(row=number):
+                found = PARSE[format](number, event, selection)
+                if any(change.unchanged for change in found):
+                    raise _needs_rows("the event leaves out a value, which is that of the stored row")
+                changes += found
+        rows, _ = stored(changes, selection, is_json=True, bad=_raise)
+        return newest(rows, schema.primary_key)
+
+
+def _needs_rows(why: str) -> Invalid:
+    return Invalid(why, remedy="Call the function apply with op changes: it reads the rows", field="events")
+
+
+def _raise(event: int, error: Invalid) -> None:
+    with error_context(row=event):
+        raise error
 
 
 def stream_of(given: StreamInput, *, inbox: Inbox) -> bytes:
