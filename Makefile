@@ -28,7 +28,7 @@ export GATEWAY_PORT
 # Exists while the stacks are deployed: a new emulator starts with an empty directory.
 DEPLOYED := .local/work/deployed
 
-.PHONY: help demo demo-aws test test-rest lint typecheck simulate stress bench build spark35 notebook proto lock clean synth bootstrap deploy destroy asl local local-down
+.PHONY: help demo demo-aws test test-rest lint typecheck simulate stress bench build spark35 notebook moto proto lock clean synth bootstrap deploy destroy asl local local-down
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -123,6 +123,9 @@ spark35: .venv/spark35.stamp ## run the Spark tests on Spark 3.5
 notebook: .venv/notebook.stamp ## run the notebook of sentence embeddings, with its model
 	@PYTHONPATH=.venv/notebook $(BIN)/python -m pytest tests/integration/test_notebook.py -m "rest or long" $(ARGS)
 
+moto: .venv/moto.stamp ## run the suites of S3, DynamoDB and SQS against moto's server, a second implementation
+	@$(IN_MEMORY) $(BIN)/python -m tests.on_moto .venv/moto $(ARGS)
+
 proto: .venv/dev.stamp ## generate shared/lancelsm/generated from proto/
 	@$(BIN)/python proto/generate.py
 
@@ -178,6 +181,11 @@ node_modules/.package-lock.json: package.json package-lock.json .venv/aws.stamp
 .venv/spark35.stamp: requirements/spark35.txt .venv/dev.stamp
 	@echo "installing Spark 3.5 beside Spark 4"
 	@$(LOCKED) --target .venv/spark35 --upgrade -r requirements/spark35.txt
+	@touch $@
+
+.venv/moto.stamp: requirements/moto.txt .venv/dev.stamp
+	@echo "installing moto beside the other packages"
+	@$(LOCKED) --target .venv/moto --upgrade -r requirements/moto.txt
 	@touch $@
 
 .venv/notebook.stamp: requirements/notebook.txt .venv/dev.stamp

@@ -18,7 +18,7 @@ LayerName = Literal["lean", "lance"]
 class Layers(Construct):
     """The layers: `lean` for functions that only use the log, `lance` for functions that use Lance.
 
-    The emulator has none: it runs functions and jobs in an interpreter that has the packages.
+    MiniStack needs none: it runs functions and jobs in an interpreter that has the packages. LocalStack needs them.
     """
 
     def __init__(self, scope: Construct, *, stage: Stage) -> None:
@@ -32,7 +32,7 @@ class Layers(Construct):
         Raises:
             FileNotFoundError: a layer was not built.
         """
-        if self._stage.local:
+        if not self._stage.has_layers:
             return []
         extra = ["expression"] if self._stage.expression and name == "lean" else []
         return [self._layer(one) for one in (name, *extra)]
@@ -50,13 +50,13 @@ class Layers(Construct):
         return self._layers[name]
 
     def archive(self) -> assets.Asset | None:
-        """Return the packages of the Spark job, including lancelsm; None on the emulator.
+        """Return the packages of the Spark job, including lancelsm; None if there are no layers.
 
         Raises:
             FileNotFoundError: the archive was not built.
             ValueError: the archive holds another state of the code than the functions that are deployed.
         """
-        if self._stage.local:
+        if not self._stage.has_layers:
             return None
         built = self._built("spark")
         if _sources(built / "lancelsm") != _sources(ROOT / "shared" / "lancelsm"):

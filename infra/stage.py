@@ -47,7 +47,8 @@ class Stage:
 
     name: str
     region: str | None  # of AWS; None: that of the credentials
-    emulator: bool  # it needs no layers, and no data has to last
+    emulator: bool  # no data has to last
+    has_layers: bool  # functions and jobs get the packages that `make build` made
     removal: Removal  # of data, when the stack `State` is deleted
     log_days: int  # how long logs are kept
     tags: Mapping[str, str]  # of every resource
@@ -129,6 +130,7 @@ def stage_of(node: Node) -> Stage:
         name=name,
         region=context.text("region"),
         emulator=emulator,
+        has_layers=context.flag("emulator_layers") or not emulator,
         removal=context.one_of("removal", Removal, default="destroy" if emulator else "retain"),
         log_days=context.number("log_days", LOG_DAYS) or presets["log_days"],
         tags=context.tags("tags"),

@@ -20,6 +20,7 @@ compile core.txt pyproject.toml --constraints requirements/dev.txt
 compile spark.txt pyproject.toml --extra spark --constraints requirements/dev.txt
 compile aws.txt pyproject.toml --extra aws --extra spark requirements/aws.in --constraints requirements/dev.txt
 compile demo.txt "$@" --no-deps requirements/demo.in
+compile moto.txt "$@" requirements/moto.in
 compile spark35.txt "$@" requirements/spark35.in
 compile notebook.txt "$@" --no-deps requirements/notebook.in
 

@@ -13,6 +13,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import boto3
+
 _SETTINGS = {"BIND_HOST": "127.0.0.1", "SFTP_ENABLED": "0", "IOT_MTLS_ENABLED": "0"}
 
 
@@ -45,18 +47,17 @@ def ministack(directory: Path) -> Iterator[str]:
 
 
 def create_bucket(endpoint: str, bucket: str, *, versioned: bool = False) -> None:
-    _put(f"{endpoint}/{bucket}", b"")
+    known = options(endpoint)
+    client = boto3.client(
+        "s3",
+        endpoint_url=endpoint,
+        region_name=known["aws_region"],
+        aws_access_key_id=known["aws_access_key_id"],
+        aws_secret_access_key=known["aws_secret_access_key"],
+    )
+    client.create_bucket(Bucket=bucket)
     if versioned:
-        _put(
-            f"{endpoint}/{bucket}?versioning",
-            b'<VersioningConfiguration xmlns="http://s3.amazonaws.com/doc/2006-03-01/"><Status>Enabled</Status>'
-            b"</VersioningConfiguration>",
-        )
-
-
-def _put(url: str, body: bytes) -> None:
-    with urllib.request.urlopen(urllib.request.Request(url, data=body, method="PUT")) as answer:
-        assert answer.status == 200
+        client.put_bucket_versioning(Bucket=bucket, VersioningConfiguration={"Status": "Enabled"})
 
 
 def options(endpoint: str) -> dict[str, str]:

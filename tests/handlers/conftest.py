@@ -18,9 +18,10 @@ from lancelsm.common import aws
 from lancelsm.stack import telemetry
 from lancelsm.table import Table
 from tests.conformance.dynamodb import create_registry_table
-from tests.conformance.ministack import ministack
+from tests.conformance.endpoint import RUN, serving
 
 ROOT = Path(__file__).parents[2]
+LAKE, REGISTRY = f"lake-{RUN}", f"registry-{RUN}"
 FUNCTIONS = ROOT / "functions"
 ORDERS = [{"id": key, "state": "paid" if key % 2 else "open"} for key in range(8)]
 
@@ -93,7 +94,7 @@ def deployment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Deployment:
 
 @pytest.fixture(scope="module")
 def endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with ministack(tmp_path_factory.mktemp("ministack")) as endpoint:
+    with serving(tmp_path_factory.mktemp("endpoint")) as endpoint:
         yield endpoint
 
 
@@ -101,8 +102,8 @@ def endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 def cloud(endpoint: str) -> Iterator[Deployment]:
     """A deployment with a bucket and a registry in DynamoDB."""
     environment = {
-        **_settings("s3://lake/tables", "s3://lake/work"),
-        "LANCELSM_REGISTRY": "dynamodb:registry",
+        **_settings(f"s3://{LAKE}/tables", f"s3://{LAKE}/work"),
+        "LANCELSM_REGISTRY": f"dynamodb:{REGISTRY}",
         "AWS_ENDPOINT_URL": endpoint,
         "AWS_ALLOW_HTTP": "true",
         "AWS_ACCESS_KEY_ID": "111111111111",
@@ -114,10 +115,13 @@ def cloud(endpoint: str) -> Iterator[Deployment]:
             patch.setenv(name, value)
         aws.session.cache_clear()
         aws.client.cache_clear()
-        boto3.client("s3", region_name="us-east-1").create_bucket(Bucket="lake")
-        create_registry_table(boto3.client("dynamodb", region_name="us-east-1"), "registry")
+        boto3.client("s3", region_name="us-east-1").create_bucket(Bucket=LAKE)
+        create_registry_table(boto3.client("dynamodb", region_name="us-east-1"), REGISTRY)
         yield Deployment(
-            tables="s3://lake/tables", work="s3://lake/work", registry="dynamodb:registry", environment=environment
+            tables=f"s3://{LAKE}/tables",
+            work=f"s3://{LAKE}/work",
+            registry=f"dynamodb:{REGISTRY}",
+            environment=environment,
         )
     aws.session.cache_clear()
     aws.client.cache_clear()

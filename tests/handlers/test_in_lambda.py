@@ -18,6 +18,7 @@ from lancelsm.client.large_payloads import fetch
 from lancelsm.stack.backlog import UNITS
 from lancelsm.wal.claim import claim
 from tests.conformance.dynamodb import create_registry_table
+from tests.conformance.endpoint import RUN
 from tests.handlers.conftest import FUNCTIONS, ORDERS, ROOT, Deployment, event
 from tests.handlers.runtime_api import FunctionError, Runtime, runtime
 
@@ -26,9 +27,9 @@ HEAVY = ("numpy", "lance", "pydantic", "pyarrow.dataset", "aws_xray_sdk")
 SETTINGS = {
     "LANCELSM_TABLES": "s3://lake/tables",
     "LANCELSM_WORK": "s3://lake/work",
+    "LANCELSM_REGISTRY": "dynamodb:registry",
     "LANCELSM_QUEUE_URL": "http://127.0.0.1:1/111111111111/writes.fifo",
     "LANCELSM_DEAD_LETTER_URL": "http://127.0.0.1:1/111111111111/dead.fifo",
-    "LANCELSM_REGISTRY": "dynamodb:registry",
     "LANCELSM_COMPACTION": "compaction",
     "LANCELSM_DISPATCH_QUEUE_URL": "http://127.0.0.1:1/111111111111/dispatch",
     "LANCELSM_MERGE_MACHINE": "arn:aws:states:us-east-1:111111111111:stateMachine:merge",
@@ -74,7 +75,7 @@ def test_a_claim_a_flush_and_a_merge_work_in_the_cloud(cloud: Deployment, tmp_pa
         merged = invoke({"table": plan["table"], "engine": plan["engine"], "result": plan["result"]})
         recorded = invoke({"table": "pipeline", "step": "record", "result": plan["result"]})
 
-    assert plan["plan"] == "s3://lake/work/steps/one/plan.json"
+    assert plan["plan"] == f"{cloud.work}/steps/one/plan.json"
     assert merged == recorded["merge"]
     assert merged["rows_upserted"] == 1
     assert table.get([0]).to_pylist() == [{"id": 0, "state": "sent"}]
@@ -111,7 +112,7 @@ def test_an_error_is_returned_as_its_kind_and_document(cloud: Deployment, tmp_pa
         wrong = error_of(invoke, {"table": "nothing", "colour": "red"})
 
     assert (absent.kind, absent.document["kind"]) == ("Invalid", "Invalid")
-    assert absent.document["table"] == "s3://lake/tables/nothing"
+    assert absent.document["table"] == f"{cloud.tables}/nothing"
     assert wrong.document["field"] == "colour"
 
 
@@ -191,19 +192,22 @@ def test_a_lean_function_starts_without_heavy_packages(name: str) -> None:
 def test_the_scheduled_dispatch_names_the_state_of_the_mapping_of_the_write_queue(
     cloud: Deployment, tmp_path: Path
 ) -> None:
-    queue, compute = (boto3.client(name, region_name="us-east-1") for name in ("sqs", "lambda"))
-    create_registry_table(boto3.client("dynamodb", region_name="us-east-1"), "idle")
-    url = queue.create_queue(QueueName="writes")["QueueUrl"]
+    queue, compute, iam = (boto3.client(name, region_name="us-east-1") for name in ("sqs", "lambda", "iam"))
+    by_lambda = {"Effect": "Allow", "Principal": {"Service": "lambda.amazonaws.com"}, "Action": "sts:AssumeRole"}
+    trust = json.dumps({"Version": "2012-10-17", "Statement": [by_lambda]})
+    role = iam.create_role(RoleName=f"writer-{RUN}", AssumeRolePolicyDocument=trust)["Role"]["Arn"]
+    create_registry_table(boto3.client("dynamodb", region_name="us-east-1"), f"idle-{RUN}")
+    url = queue.create_queue(QueueName=f"writes-{RUN}")["QueueUrl"]
     arn = queue.get_queue_attributes(QueueUrl=url, AttributeNames=["QueueArn"])["Attributes"]["QueueArn"]
     compute.create_function(
-        FunctionName="writer_flush",
+        FunctionName=f"writer_flush-{RUN}",
         Runtime="python3.11",
         Handler="writer_flush.handler",
-        Role="arn:aws:iam::111111111111:role/writer",
+        Role=role,
         Code={"ZipFile": b"PK\x05\x06" + bytes(18)},  # an empty archive
     )
-    mapping = compute.create_event_source_mapping(EventSourceArn=arn, FunctionName="writer_flush", Enabled=False)
-    extra = {"LANCELSM_REGISTRY": "dynamodb:idle", "LANCELSM_WRITE_MAPPING": mapping["UUID"]}
+    mapping = compute.create_event_source_mapping(EventSourceArn=arn, FunctionName=f"writer_flush-{RUN}", Enabled=False)
+    extra = {"LANCELSM_REGISTRY": f"dynamodb:idle-{RUN}", "LANCELSM_WRITE_MAPPING": mapping["UUID"]}
 
     with deploy("dispatch", cloud, tmp_path, extra=extra) as invoke:
         answer = invoke({})
@@ -222,7 +226,7 @@ def test_the_scheduled_dispatch_names_the_state_of_the_mapping_of_the_write_queu
 @pytest.mark.rest
 def test_dispatch_starts_the_merge_that_is_due(cloud: Deployment, tmp_path: Path) -> None:
     machine = boto3.client("stepfunctions", region_name="us-east-1").create_state_machine(
-        name="merge",
+        name=f"merge-{RUN}",
         definition=json.dumps({"StartAt": "Wait", "States": {"Wait": {"Type": "Wait", "Seconds": 600, "End": True}}}),
         roleArn="arn:aws:iam::111111111111:role/merge",
     )["stateMachineArn"]

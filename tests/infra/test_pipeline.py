@@ -131,6 +131,12 @@ def test_the_emulator_needs_no_layers(local: Stacks) -> None:
     assert not local.of("AWS::Lambda::LayerVersion")
 
 
+@pytest.mark.rest
+def test_another_emulator_gets_the_layers_on_request(tmp_path: Path, layers: Path) -> None:
+    given = synthesized(tmp_path, stage="local", emulator_layers="true", layers=str(layers))
+    assert {len(one.get("Layers", ())) for one in given.functions().values()} == {1}
+
+
 def test_nothing_reserves_concurrency_or_opens_a_url(stacks: Stacks) -> None:
     assert not any("ReservedConcurrentExecutions" in one for one in stacks.functions().values())
     assert not stacks.of("AWS::Lambda::Url")
