@@ -218,15 +218,30 @@ def test_a_bad_row_is_skipped_and_counted_on_request(table):
 
 
 def test_a_bad_row_is_kept_with_its_reason_on_request(table):
-    events = [event(1, "a", 1), event(2, 7, 1), {"id": 4}]
-    assert apply(table, events, on_bad_row="dead_letter") == Applied(written=1, rejected=2)
+    events = [event(1, "a", 1), event(2, 7, 1), {"id": 4}, '{"id": 5']
+    assert apply(table, events, on_bad_row="dead_letter") == Applied(written=1, rejected=3)
     (file,) = (Path(table.uri) / "_lancelsm" / "dead_letters").iterdir()
     kept = [json.loads(line) for line in file.read_text().splitlines()]
-    assert [(one["row"], one["event"]) for one in kept] == [(1, events[1]), (2, events[2])]
+    assert [(one["row"], one["event"]) for one in kept] == [(1, events[1]), (2, events[2]), (3, events[3])]
     assert "7 is not a value of string" in kept[0]["error"]
     assert table.scrub().problems == ()
     apply(table, [event(1, "b", 2)], on_bad_row="dead_letter")
     assert len(list(file.parent.iterdir())) == 1
+
+
+def test_the_redacted_error_of_a_bad_row_has_no_value(table):
+    with pytest.raises(lancelsm.Invalid, match=r"column 'seq': 'secret' .*row 1, field seq") as raised:
+        apply(table, [event(1, "a", 1), event(2, "b", "secret")])
+    assert "secret" not in json.dumps(raised.value.document(redacted=True))
+
+
+def test_a_value_that_does_not_fit_the_condition_of_deletes_is_a_bad_row(table):
+    apply(table, [event(1, "a", 1)])
+    events = [event(1, "a", "x"), event(1, "a", 9)]
+    done = table.apply_changes(
+        events, sequence_by=["seq", "sub"], apply_as_deletes="seq > 8", except_column_list=["op"], on_bad_row="skip"
+    )
+    assert done == Applied(deleted=1, rejected=1)
 
 
 def test_columns_that_events_leave_out_keep_their_values(table):
@@ -239,7 +254,9 @@ def test_columns_that_events_leave_out_keep_their_values(table):
 
 
 def test_events_come_as_json_lines_and_as_arrow_too(table):
-    assert table.apply_changes('{"id":1,"v":"a","seq":1,"sub":0}\n\n{"id":2,"v":"b","seq":1,"sub":0}').written == 2
+    assert (
+        table.apply_changes('{"id":1,"v":"a\u2028","seq":1,"sub":0}\r\n\n{"id":2,"v":"b","seq":1,"sub":0}').written == 2
+    )
     rows = pa.table([[3], ["c"], [1], [0]], schema=SCHEMA)
     assert table.apply_changes(rows).written == 1
-    assert [row["v"] for row in rows_of(table)] == ["a", "b", "c"]
+    assert [row["v"] for row in rows_of(table)] == ["a\u2028", "b", "c"]

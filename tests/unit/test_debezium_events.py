@@ -88,6 +88,16 @@ def test_an_unchanged_value_of_a_row_with_a_new_key_is_taken_from_before(table):
     assert rows_of(table) == [(9, "long")]
 
 
+@pytest.mark.parametrize("before", [{"id": 1}, row(1, "__debezium_unavailable_value")])
+def test_a_row_with_a_new_key_stays_as_it_is_if_the_event_has_not_all_values(table, before):
+    apply(table, [event("c", None, row(1, "long"), 1), event("c", None, row(2, "other"), 1)])
+    moved = event("u", before, row(2, "__debezium_unavailable_value"), 2)
+    with pytest.raises(lancelsm.Invalid, match="changes the key and has no value of column 'v'"):
+        apply(table, [moved])
+    assert apply(table, [moved], on_bad_row="skip") == Applied(rejected=1)
+    assert rows_of(table) == [(1, "long"), (2, "other")]
+
+
 def test_flattened_records_are_applied(table):
     events = [
         {"id": 1, "v": "a", "__op": "c", "__source_lsn": 1, "__deleted": "false"},

@@ -24,7 +24,7 @@ from lancelsm.read import reader
 from lancelsm.read.transact import source_offsets as of_sources
 from lancelsm.read.transact.change_decision import check_sequence, decide
 from lancelsm.read.transact.change_event import RowChange, Selection, select
-from lancelsm.read.transact.change_formats import PARSE, Format, Refused, listed_events
+from lancelsm.read.transact.change_formats import PARSE, BadLine, Format, Refused, listed_events
 from lancelsm.read.transact.newest_at_head import NewestAtHead
 from lancelsm.read.transact.rows_at_head import ViewedRows
 from lancelsm.read.transact.stored_changes import as_deletes, numbered, numbers, stored, without_numbers
@@ -94,16 +94,18 @@ class _Rejected:
         self._given = events
         self._context = context
         self._lock = threading.Lock()
-        self._letters: dict[int, str] = {}  # not kept yet
+        self._reasons: dict[int, str] = {}  # by event, of those that are not kept yet
         self.events: set[int] = set()
 
     def __call__(self, event: int, error: Invalid) -> None:
         if self._policy == "fail" or isinstance(error, Refused):
             remedy = error.remedy + ("" if isinstance(error, Refused) else "; or on_bad_row='skip' leaves it out")
-            raise type(error)(error.message, remedy=remedy, row=event, field=error.where.get("field"))
+            raise type(error)(
+                error.message, remedy=remedy, redacted=error.redacted, row=event, field=error.where.get("field")
+            )
         with self._lock:
             if event not in self.events:
-                self._letters[event] = error.message
+                self._reasons[event] = error.message
             self.events.add(event)
 
     def keep(self) -> None:
@@ -113,13 +115,13 @@ class _Rejected:
             Unavailable: the store did not answer.
         """
         with self._lock:
-            letters, self._letters = self._letters, {}
-        if self._policy != "dead_letter" or not letters:
+            reasons, self._reasons = self._reasons, {}
+        if self._policy != "dead_letter" or not reasons:
             return
         context = self._context
         lines = (
             json.dumps({"row": at, "error": error, "event": _shown(self._given[at])}, default=str)
-            for at, error in sorted(letters.items())
+            for at, error in sorted(reasons.items())
         )
         key, body = dead_letters(context.ids.nonce()), "\n".join(lines).encode()
         if put_once(context.objects, key, body, attempts=context.budget().attempts()) is None:
@@ -127,7 +129,7 @@ class _Rejected:
 
 
 def _shown(event: Any) -> Any:
-    return str(event) if isinstance(event, Exception) else event
+    return event.line if isinstance(event, BadLine) else event
 
 
 def apply_changes(events: Any, request: CaptureRequest, access: Access, context: TableContext) -> Applied:
@@ -148,7 +150,9 @@ def apply_changes(events: Any, request: CaptureRequest, access: Access, context:
         skipped += not found
         changes += found
     if request.condition is not None:
-        changes = as_deletes(changes, request.condition, selection=request.selection, records=listed, table=context.uri)
+        changes = as_deletes(
+            changes, request.condition, selection=request.selection, records=listed, table=context.uri, bad=bad
+        )
     rows, fitting = stored(changes, request.selection, is_json=is_json or request.format != "rows", bad=bad)
     kept = [at for at, change in enumerate(fitting) if change.event not in bad.events]
     bad.keep()  # guard: bad rows are kept before the others are appended

@@ -122,8 +122,8 @@ def select(
         kept = frozenset(names & set(except_column_list or ()))
     if lost := sorted(needed & kept):
         raise Invalid(
-            f"events can't leave out column {lost[0]!r}, which is of the key or of the sequence",
-            remedy="RowChange column_list or except_column_list",
+            f"events can't leave out column {lost[0]!r}, which belongs to the key or to the sequence",
+            remedy="Change column_list or except_column_list",
             field=lost[0],
         )
     return Selection(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import pyarrow as pa
@@ -33,6 +34,14 @@ class Refused(Invalid):
     """An event that is no bad row: leaving it out would make the table wrong, so it ends the call."""
 
 
+@dataclass(frozen=True, slots=True)
+class BadLine:
+    """A line that is no JSON, in place of its event."""
+
+    line: str
+    reason: str
+
+
 def listed_events(events: Any) -> tuple[list[Any], bool]:
     """Return events one by one, and whether their values are as `json.loads` returns them.
 
@@ -43,7 +52,8 @@ def listed_events(events: Any) -> tuple[list[Any], bool]:
         Invalid: it is none of them.
     """
     if isinstance(events, str | bytes):
-        return [_of_line(line) for line in events.splitlines() if line.strip()], True
+        lines = events.split("\n") if isinstance(events, str) else events.split(b"\n")  # a text may have U+2028
+        return [_of_line(line) for line in lines if line.strip()], True
     if hasattr(events, "__arrow_c_stream__") or hasattr(events, "__arrow_c_array__"):
         return list(json_objects(pa.table(events))), True  # JSON values are read back as the same rows
     if isinstance(events, Mapping):
@@ -61,7 +71,7 @@ def _of_line(line: str | bytes) -> Any:
     try:
         return parse_json(line)
     except ValueError as error:
-        return error  # a bad row
+        return BadLine(line if isinstance(line, str) else line.decode(errors="replace"), str(error))
 
 
 def of_rows(number: int, event: Any, selection: Selection) -> list[RowChange]:
@@ -110,15 +120,27 @@ def of_debezium(number: int, event: Any, selection: Selection) -> list[RowChange
         raise Invalid(f"an event with the op {operation} has no row in after", field="after")
     known = {name: value for name, value in (before or {}).items() if value not in _PLACEHOLDERS}
     unchanged = {name: known[name] for name, value in after.items() if value in _PLACEHOLDERS and name in known}
-    changes = [_upsert(number, {**after, **unchanged, **sequence}, selection)]
-    key = selection.schema.primary_key
-    moved = before is not None and all(name in before and name in after for name in key)
-    if moved and any(before[name] != after[name] for name in key):  # type: ignore[index]
-        changes.insert(0, selection.deletion(number, {**(before or {}), **sequence}))
-    return changes
+    upsert = _upsert(number, {**after, **unchanged, **sequence}, selection)
+    if before is None or not _is_moved(before, after, selection):
+        return [upsert]
+    if upsert.needed:  # the row of the old key has the value, not the one of the new key
+        name = min(upsert.needed)
+        raise Invalid(
+            f"the event changes the key and has no value of column {name!r}",
+            remedy="Send the whole row before the update, in PostgreSQL with REPLICA IDENTITY FULL",
+            field=name,
+        )
+    return [selection.deletion(number, {**before, **sequence}), upsert]
 
 
 PARSE: Mapping[Format, Parse] = {"rows": of_rows, "flattened": of_flattened, "debezium": of_debezium}
+
+
+def _is_moved(before: Mapping[str, Any], after: Mapping[str, Any], selection: Selection) -> bool:
+    """Return whether an update changes the key; an event without the whole key in both does not tell."""
+    key = selection.schema.primary_key
+    is_known = all(name in before and name in after for name in key)
+    return is_known and any(before[name] != after[name] for name in key)
 
 
 def _of_no_row(operation: str) -> list[RowChange]:
@@ -132,8 +154,8 @@ def _of_no_row(operation: str) -> list[RowChange]:
 
 
 def _record(event: Any) -> Mapping[str, Any]:
-    if isinstance(event, Exception):
-        raise Invalid(f"the event is no JSON: {event}")
+    if isinstance(event, BadLine):
+        raise Invalid(f"the event is no JSON: {event.reason}")
     if not isinstance(event, Mapping):
         raise Invalid(f"the event is a {type(event).__name__}, not an object")
     return event

@@ -28,25 +28,32 @@ def stored(
         is_json: values are as `json.loads` returns them; else Python objects.
     """
     convert = json_column if is_json else column
-    found: list[pa.Table] = []
-    fitting: list[RowChange] = []
+    rows, fitting = _fitting(changes, lambda some: _rows(some, selection, convert), bad)
+    return pa.concat_tables([selection.schema.stored.empty_table(), *rows]), fitting
 
-    def part(some: Sequence[RowChange]) -> None:
-        try:
-            rows = _rows(some, selection, convert)
-        except Invalid as error:
-            if len(some) == 1:
-                bad(some[0].event, Invalid(error.message, remedy=error.remedy, field=error.where.get("field")))
-                return
-            part(some[: len(some) // 2])
-            part(some[len(some) // 2 :])
-            return
-        found.append(rows)
-        fitting.extend(some)
 
-    if changes:
-        part(changes)
-    return pa.concat_tables([selection.schema.stored.empty_table(), *found]), fitting
+def _fitting(
+    changes: Sequence[RowChange], convert: Callable[[Sequence[RowChange]], pa.Table], bad: Bad
+) -> tuple[list[pa.Table], list[RowChange]]:
+    """Return the changes that can be converted, in order, and their tables. `bad` gets each of the others."""
+    if not changes:
+        return [], []
+    try:
+        return [convert(changes)], list(changes)
+    except Invalid as error:
+        if len(changes) == 1:
+            bad(changes[0].event, _without_row(error))
+            return [], []
+    middle = len(changes) // 2
+    rows, fitting = _fitting(changes[:middle], convert, bad)
+    more, others = _fitting(changes[middle:], convert, bad)
+    return rows + more, fitting + others
+
+
+def _without_row(error: Invalid) -> Invalid:
+    """Return the error of a table with one row, without the number of the row."""
+    message, redacted = (text.replace(", row 0:", ":", 1) for text in (error.message, error.redacted))
+    return Invalid(message, remedy=error.remedy, redacted=redacted, field=error.where.get("field"))
 
 
 def _rows(changes: Sequence[RowChange], selection: Selection, convert: Callable[..., pa.Array]) -> pa.Table:
@@ -72,30 +79,48 @@ def _check_not_null(changes: Sequence[RowChange], name: str, array: pa.Array) ->
 
 
 def as_deletes(
-    changes: Sequence[RowChange], condition: str, *, selection: Selection, records: Sequence[Any], table: str
+    changes: Sequence[RowChange],
+    condition: str,
+    *,
+    selection: Selection,
+    records: Sequence[Any],
+    table: str,
+    bad: Bad,
 ) -> list[RowChange]:
     """Make deletes of the upserts whose event meets an SQL condition over its fields.
 
     Args:
         records: the events by number.
+        bad: gets the events with a value that does not fit its column; they are left out.
 
     Raises:
         Invalid: the condition is not one over the fields of the events.
     """
     from lancelsm.dataset.conditions import read_condition  # noqa: PLC0415 - `ingest` never loads Lance
 
-    chosen = [change for change in changes if not change.delete]
-    if not chosen:
-        return list(changes)
-    every = dict.fromkeys(name for change in chosen for name in _fields(records[change.event], change))
+    upserts = [change for change in changes if not change.delete]
+    every = dict.fromkeys(name for change in upserts for name in _fields(records[change.event], change))
     names = [name for name in every if name in condition] or list(selection.schema.primary_key)
-    rows = [{name: _fields(records[change.event], change).get(name) for name in names} for change in chosen]
-    given = json_rows(rows, schema=pa.schema([f for f in selection.schema.columns if f.name in names]))
+    kinds = pa.schema([field for field in selection.schema.columns if field.name in names])
+
+    def converted(some: Sequence[RowChange]) -> pa.Table:
+        rows = [{name: _fields(records[change.event], change).get(name) for name in names} for change in some]
+        return json_rows(rows, schema=kinds)
+
+    tables, chosen = _fitting(upserts, converted, bad)
+    if not chosen:
+        return [change for change in changes if change.delete]
+    given = tables[0] if len(tables) == 1 else converted(chosen)
     found = read_condition(condition, columns=given.schema, table=table).matching(
         given.append_column(_NUMBER, pa.array(range(len(chosen)), pa.int64())), table=table
     )
     matched = {id(chosen[at]) for at in found.column(_NUMBER).to_pylist()}
-    return [selection.deletion(change.event, change.values) if id(change) in matched else change for change in changes]
+    fitting = set(map(id, chosen))
+    return [
+        selection.deletion(change.event, change.values) if id(change) in matched else change
+        for change in changes
+        if change.delete or id(change) in fitting
+    ]
 
 
 def _fields(event: Any, change: RowChange) -> Mapping[str, Any]:
