@@ -55,6 +55,7 @@ def healthy() -> DeploymentFacts:
     policy = json.dumps({"deadLetterTargetArn": DEAD_LETTERS, "maxReceiveCount": 1000})
     mapping = {
         "EventSourceArn": WRITES,
+        "FunctionArn": ARN.format("lambda", "function:lancelsm-prod-writer_flush:live"),
         "State": "Enabled",
         "BatchSize": 10,
         "UUID": "u",
@@ -187,6 +188,7 @@ def test_a_healthy_deployment_passes_every_check() -> None:
         ),
         (changed("mappings", "EventSourceMappings", to=[]), "delivery", "0 mappings", "cdk deploy"),
         (changed("mappings", "EventSourceMappings", 0, "State", to="Disabled"), "delivery", "Disabled", "--uuid u"),
+        (changed("mappings", "EventSourceMappings", 0, "FunctionArn", to="x"), "delivery", "the alias live", "deploy"),
         (changed("mappings", "EventSourceMappings", 0, "FunctionResponseTypes", to=[]), "delivery", "whole", "deploy"),
         (changed("machines", "Merge", "status", to="DELETING"), "state machine merge", "DELETING", "cdk deploy"),
         (changed("machines", "Merge", "type", to="EXPRESS"), "state machine merge", "EXPRESS", "cdk deploy"),

@@ -10,6 +10,7 @@ from lancelsm.stack.delivery.mapping import is_delivering
 from lancelsm.stack.doctor import Check, evaluate
 from lancelsm.stack.doctor.facts import NO_STACK, Answer, CallFailed, DeploymentFacts
 
+_ALIAS = "live"  # as in lancelsm.client.invoke
 _SKEW_SECONDS = 60
 _RECEIVES = 100  # fewer receives would move messages to the dead-letter queue that only have to wait
 _RETENTION_SECONDS = 14 * 86400
@@ -322,6 +323,7 @@ def _mapping(facts: DeploymentFacts) -> Check:
         return Check(name=name, ok=False, found=f"{len(found)} mappings from the queue to the writer", remedy=deploy)
     (mapping,) = found
     state, response_types = str(mapping["State"]), mapping.get("FunctionResponseTypes", ())
+    target = str(mapping["FunctionArn"])
     return evaluate(
         name,
         f"{state}, batches of {mapping['BatchSize']}",
@@ -331,6 +333,7 @@ def _mapping(facts: DeploymentFacts) -> Check:
             "Enable it: aws lambda update-event-source-mapping --enabled --uuid " + str(mapping["UUID"]),
         ),
         ("ReportBatchItemFailures" not in response_types, "a batch fails as a whole", deploy),
+        (not target.endswith(f":{_ALIAS}"), f"it invokes {target}, not the alias {_ALIAS}", deploy),
     )
 
 
