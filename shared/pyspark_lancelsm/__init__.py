@@ -2,15 +2,15 @@
 
 Spark imports each top-level module named `pyspark_...` at its first use of a data source. So this module imports
 nothing slow and raises nothing: an error here would break the data sources of others. lancelsm is imported when a
-table is read.
+table is read or written.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from pyspark.sql.datasource import DataSource, DataSourceReader
+    from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceWriter
     from pyspark.sql.types import StructType
 else:
     try:
@@ -36,7 +36,7 @@ class DefaultSource(DataSource):
 
         return Reader(self.options, schema)
 
-    def writer(self, schema: StructType, overwrite: bool) -> Any:  # noqa: ARG002
-        from lancelsm.spark.source import refuse_write  # noqa: PLC0415
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        from lancelsm.spark.source import BatchWriter  # noqa: PLC0415
 
-        raise refuse_write(overwrite=overwrite)
+        return BatchWriter(self.options, schema, overwrite=overwrite)

@@ -12,12 +12,15 @@ import pytest
 
 import lancelsm
 from lancelsm.compaction.spark import Spark
-from tests.unit.tables import NEWEST, three_levels
+from lancelsm.errors import Invalid
+from lancelsm.spark import WrittenRows, write
+from tests.unit.tables import NEWEST, by_key, three_levels
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 pytestmark = [pytest.mark.spark, pytest.mark.rest]
+MAP = pa.map_(pa.string(), pa.int64())
 SHARED = str(Path(lancelsm.__file__).parents[1])
 
 
@@ -68,6 +71,44 @@ def test_values_of_types_that_spark_lacks_arrive(tmp_path: Path, session: SparkS
     (row,) = session.read.format("lancelsm").load(table.uri).collect()
 
     assert row.asDict(recursive=True) == values
+
+
+def test_a_job_that_is_repeated_writes_each_row_once(tmp_path: Path, session: SparkSession) -> None:
+    columns = pa.schema(
+        [pa.field("a b", pa.int64(), nullable=False), pa.field("at", pa.timestamp("ms")), pa.field("m", MAP)]
+    )
+    table = lancelsm.create(tmp_path / "table", columns, primary_key="a b", regions="bucket(a b, 3)")
+    frame = session.range(5_000).selectExpr(
+        "timestamp_ntz '2024-01-01 00:00:00' as at", "id % 4000 as `a b`", "map('x', id) as m"
+    )
+
+    first = write(frame, table.uri, txn_app="nightly", txn_version=0)
+    again = write(frame, table.uri, txn_app="nightly", txn_version=0)
+    removed = write(frame.where("`a b` >= 10"), table.uri, op="delete")
+
+    assert first == again == WrittenRows(rows=5_000, entries=3, late=0)
+    assert sum(change.rows.num_rows for change in table.changes(start="earliest")) == 4_000 + 3_990
+    assert (removed.rows, sorted(table.scan().to_arrow()["a b"].to_pylist())) == (4_980, list(range(10)))
+    assert table.get([7]).to_pylist()[0]["m"] == [("x", 7)]  # the order of keys '{"m":{"x":4007}}' < '{"m":{"x":7}}'
+
+
+def test_an_error_of_a_task_keeps_its_kind_and_place(tmp_path: Path, session: SparkSession) -> None:
+    table = three_levels(tmp_path / "table")
+
+    with pytest.raises(Invalid, match=r"null.*field id\]"):
+        write(session.sql("select cast(null as bigint) as id, 1L as v"), table.uri)
+
+
+def test_a_plain_write_appends_the_rows_of_each_task(tmp_path: Path, session: SparkSession) -> None:
+    table = three_levels(tmp_path / "table")
+    rows = session.range(100, 200).selectExpr("id", "id as v")
+
+    rows.write.format("lancelsm").mode("append").save(table.uri)
+    rows.where("id >= 102").write.format("lancelsm").mode("append").option("op", "delete").save(table.uri)
+
+    assert by_key(table.scan().to_arrow()) == {**NEWEST, 100: 100, 101: 101}
+    with pytest.raises(Exception, match=r"Call lancelsm\.spark\.write"):
+        rows.write.format("lancelsm").mode("append").option("txn_app", "x").save(table.uri)
 
 
 def test_an_overwrite_is_refused_with_the_recipe(tmp_path: Path, session: SparkSession) -> None:

@@ -1,4 +1,4 @@
-"""The data source `lancelsm` of PySpark: options, schema and reader. It moves rows as Arrow batches."""
+"""The data source `lancelsm` of PySpark: options, schema, reader and writer. It moves rows as Arrow batches."""
 
 from __future__ import annotations
 
@@ -6,13 +6,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSourceReader, InputPartition
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceReader, InputPartition, WriterCommitMessage
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from lancelsm.common.duration import seconds_of
 from lancelsm.errors import Invalid
+from lancelsm.region.handle import open_configured
 from lancelsm.spark.batch_read import ReadRequest, TaskPart, declared_schema, parts, read_part
+from lancelsm.spark.write_rows import check_columns, write_unsorted
 
 _OPTIONS = ("path", "columns", "where", "at", "ttl")
 
@@ -76,19 +78,49 @@ class Reader(DataSourceReader):
         return read_part(self._request, partition.part, self._schema)
 
 
-def refuse_write(*, overwrite: bool) -> Invalid:
-    """Build the error of a write by `DataFrame.write`."""
-    if overwrite:
-        return Invalid(
-            "a table is not overwritten",
-            remedy="Delete rows with Table.delete(where='true'), then write, or create another table",
-            field="mode",
-        )
-    return Invalid(
-        "the data source does not write",
-        remedy="Write with df.foreachPartition and Table.upsert",
-        field="format",
-    )
+@dataclass(frozen=True)
+class RowsOfTask(WriterCommitMessage):
+    """What a task has written, as Spark sends it to the driver."""
+
+    rows: int
+
+
+class BatchWriter(DataSourceArrowWriter):
+    """Append the rows of each task as Spark partitioned them. `commit` and `abort` have nothing to do: rows are visible
+    once they are appended, and nothing takes them back.
+
+    Raises:
+        Invalid: the mode is `overwrite`, an option is unknown or asks for what only `lancelsm.spark.write` does, or
+            columns don't match.
+    """
+
+    def __init__(self, options: Mapping[str, str], schema: StructType, *, overwrite: bool) -> None:
+        given = {name.lower(): value for name, value in options.items()}
+        if overwrite:
+            raise Invalid(
+                "a table is not overwritten",
+                remedy="Delete rows with Table.delete(where='true'), then write, or create another table",
+                field="mode",
+            )
+        op = given.get("op", "upsert")
+        if op == "apply" or any(name.startswith("txn") for name in given):
+            raise Invalid(
+                "the data source takes rows as Spark partitioned them, so a repeated task writes them again",
+                remedy="Call lancelsm.spark.write(df, uri, op=, txn_app=, txn_version=), which writes each row once",
+                field="op" if op == "apply" else "txn_app",
+            )
+        if op not in ("upsert", "delete"):
+            raise Invalid(f"op is {op!r}", remedy="Give upsert or delete", field="op")
+        for name in given:
+            if name not in ("path", "op"):
+                raise Invalid(f"unknown option {name!r}", remedy="Options of a write are path and op", field=name)
+        if not given.get("path"):
+            raise Invalid("the write names no table", remedy="Give its location: save(uri)", field="path")
+        self._uri, self._op = given["path"], op
+        check_columns(schema.fieldNames(), open_configured(self._uri), op=op)
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        return RowsOfTask(write_unsorted(iterator, uri=self._uri, op="delete" if self._op == "delete" else "upsert"))
 
 
 def _checked_schema(request: ReadRequest, schema: StructType) -> pa.Schema:
