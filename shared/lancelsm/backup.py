@@ -13,7 +13,7 @@ import base64
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -62,6 +62,7 @@ class Backup:
     rows: int
     row_setsum: str
     format: int = FORMAT
+    sequence_by: list[str] = field(default_factory=list)
 
     def table_schema(self) -> TableSchema:
         """Return the schema of a table restored from this backup, with the field ids that its base will have."""
@@ -146,11 +147,13 @@ def back_up(
         schema=base64.b64encode(schema.serialize()).decode(),
         regions="" if spec is None else spec.describe(),
         settings=dict(table.config.settings),
+        sequence_by=list(configs.newest_sequence(table._handle.context.objects, table.config, uri=table.uri)),
         path=path,
         rows=written.rows,
         row_setsum=written.setsum.hex(),
     )
-    body = json.dumps(asdict(backup), indent=1).encode()
+    document = {name: value for name, value in asdict(backup).items() if name != "sequence_by" or value}
+    body = json.dumps(document, indent=1).encode()
     found = put_once(store, BACKUP, body, attempts=range(2))
     if found is None:
         raise Unavailable("the backup could not be finished", remedy="Back up to another location", table=location)
@@ -202,6 +205,7 @@ def restore(
         schema_version=1,
         regions=parse_regions(backup.regions, schema=schema),
         settings=backup.settings,
+        sequence_by=tuple(backup.sequence_by),
     )
     assert config.regions is not None, "a parsed spec"
     rows = read_copy(uri=f"{source_uri}/{backup.path}", columns=schema.columns, storage_options=storage_options)

@@ -10,7 +10,10 @@ import pyarrow as pa
 import pytest
 
 import lancelsm
+from lancelsm import backup
+from lancelsm.admin.clone import clone_snapshot
 from lancelsm.read.transact.change_capture import Applied
+from lancelsm.region.handle import open_table
 
 SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.string()), ("seq", pa.int64()), ("sub", pa.int32())])
 
@@ -141,19 +144,63 @@ def test_a_lower_sequence_is_late_against_every_level(table, level):
     assert [(row["id"], row["v"]) for row in rows_of(table)] == [(1, "new"), (2, "y")]
 
 
-@pytest.mark.parametrize("level", ["call", "log", "generation"])
+@pytest.mark.parametrize("level", ["call", "log", "generation", "compacted"])
 def test_a_delete_keeps_its_sequence(table, level):
     events = [event(1, "a", 1), event(1, None, 5, "d"), event(1, "b", 4), event(1, "c", 5, sub=1)]
     if level == "call":
         apply(table, events[:3])
     else:
         apply(table, events[:2])
-        if level == "generation":
+        if level != "log":
             table.flush()
+        if level == "compacted":
+            for number in range(8):
+                apply(table, [event(key, f"{number}", number) for key in range(10, 20)])
+                table.flush()
+            assert table.compact()
+            table.delete(list(range(10, 20)))
         assert apply(table, events[2:3]) == Applied(late=1)
     assert rows_of(table) == []
     assert apply(table, events[3:]) == Applied(written=1)
     assert [row["v"] for row in rows_of(table)] == ["c"]
+
+
+ORDERS = {
+    "timestamp": (pa.timestamp("us", "UTC"), ["2024-01-01T00:00:00Z", "2024-01-01T00:00:00.000001Z"]),
+    "decimal": (pa.decimal128(20, 3), ["9.999", "10.001"]),
+    "binary": (pa.binary(), ["AAH/", "AQ=="]),
+    "text": (pa.string(), ["Z", "a"]),
+    "date": (pa.date32(), ["1969-12-31", "2024-01-01"]),
+    "float": (pa.float64(), [-0.5, 0.25]),
+}
+
+
+@pytest.mark.parametrize("name", ORDERS)
+def test_columns_of_many_types_order_events_also_after_a_merge(tmp_path, name):
+    kind, (low, high) = ORDERS[name]
+    columns = pa.schema([("id", pa.int64()), ("at", kind)])
+    table = lancelsm.create(tmp_path / "t", columns, primary_key="id")
+
+    def changed(key, at, op="u"):
+        return table.apply_changes(
+            json.dumps({"id": key, "at": at, "op": op}),
+            sequence_by="at",
+            apply_as_deletes="op = 'd'",
+            except_column_list=["op"],
+        )
+
+    assert [changed(1, high), changed(1, low)] == [Applied(written=1), Applied(late=1)]
+    changed(2, high, "d")
+    table.run()
+    assert [changed(2, low), changed(2, high)] == [Applied(late=1)] * 2
+    assert table.scan().to_arrow().num_rows == 1
+
+
+@pytest.mark.parametrize("kind", [pa.list_(pa.int64()), pa.struct([("a", pa.int64())])], ids=str)
+def test_a_column_that_has_no_order_is_refused(tmp_path, kind):
+    table = lancelsm.create(tmp_path / "t", pa.schema([("id", pa.int64()), ("x", kind)]), primary_key="id")
+    with pytest.raises(lancelsm.Invalid, match="can't order events"):
+        table.apply_changes([], sequence_by="x")
 
 
 def test_an_event_below_a_delete_that_a_merge_forgot_is_late(table):
@@ -185,6 +232,17 @@ def test_the_table_remembers_what_orders_its_events(table):
     with pytest.raises(lancelsm.Invalid, match="ordered by seq, sub"):
         table.apply_changes([{"id": 1, "v": "b", "seq": 6, "sub": 0}], sequence_by="seq")
     assert [row["v"] for row in rows_of(table)] == ["a"]
+
+
+def test_copies_of_a_table_remember_what_orders_its_events(table, tmp_path):
+    apply(table, [event(1, "a", 5)])
+    backup.back_up(table, tmp_path / "backup")
+    backup.restore(tmp_path / "backup", tmp_path / "restored")
+    table.snapshot("s")
+    clone_snapshot(open_table(table.uri), "s", tmp_path / "clone")
+    for uri in (tmp_path / "restored", tmp_path / "clone"):
+        copy = lancelsm.open(uri)
+        assert copy.apply_changes([{"id": 1, "v": "b", "seq": 4, "sub": 0}]) == Applied(late=1)
 
 
 @pytest.mark.parametrize(

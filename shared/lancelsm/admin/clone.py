@@ -107,7 +107,7 @@ def clone_snapshot(
         schema_version=handle.config.schema_version,
         regions=handle.config.regions or parse_regions(None, schema=schema),
         settings=handle.config.settings,
-        sequence_by=handle.config.sequence_by,
+        sequence_by=configs.newest_sequence(handle.context.objects, handle.config, uri=handle.context.uri),
     )
     share_base(
         source=view.base,

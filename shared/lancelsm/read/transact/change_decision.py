@@ -147,12 +147,16 @@ def check_sequence(schema: TableSchema, sequence: Sequence[str]) -> None:
                 remedy=f"Give one of the columns {', '.join(schema.names)}",
                 field=name,
             )
+        kind = schema.columns.field(name).type
         try:
             pc.sort_indices(empty.select([name]), sort_keys=[(name, "ascending")])
-        except pa.ArrowException as error:
-            kind = schema.columns.field(name).type
+            pc.equal(empty.column(name), empty.column(name))
+            has_order = not pa.types.is_nested(kind)
+        except pa.ArrowException:
+            has_order = False
+        if not has_order:
             raise Invalid(
                 f"column {name!r} of type {kind} can't order events",
                 remedy="Use a number, text, binary or a time",
                 field=name,
-            ) from error
+            )
