@@ -74,6 +74,26 @@ def test_a_merge_succeeds_after_a_failed_and_a_cancelled_job(deployment: Deploym
 
 
 @pytest.mark.long
+def test_of_two_merges_on_capacity_for_one_job_one_waits_and_both_succeed(deployment: Deployment) -> None:
+    # Given two tables whose merges start at the same time
+    tables = [pending(deployment, name) for name in ("first", "second")]
+    executions = [deployment.start({"table": table.uri, "engine": "spark"}) for table in tables]
+
+    def states() -> list[str]:
+        return [job["state"] for execution in executions for job in jobs(deployment, execution)]
+
+    # When one job runs, the other waits in the queue of the application, and holds no lease
+    seen = until(states, lambda found: "QUEUED" in found and set(ACTIVE) & set(found))
+    assert not leased(tables[seen.index("QUEUED")])
+
+    # Then both end, each with its first job
+    done = [deployment.finished(execution) for execution in executions]
+    assert [(one["engine"], one["merge"]["rows_upserted"]) for one in done] == [("spark", 2)] * 2
+    assert states() == ["SUCCESS"] * 2
+    assert [rows(table) for table in tables] == [MERGED] * 2
+
+
+@pytest.mark.long
 def test_a_merge_succeeds_after_its_job_was_cancelled_with_the_lease(deployment: Deployment) -> None:
     # Given a job that holds the lease
     table = pending(deployment, "cancelled")
