@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 
 from infra.machines import WORKFLOWS
+from infra.network import INTERFACES
 from lancelsm.stack.cost import at_rest, total
 from lancelsm.stack.cost.at_rest import AT_REST, inventory
 from lancelsm.stack.cost.per_row import MEMORY_MB, STEPS_OF_A_COLLECTION, STEPS_OF_A_MERGE
-from tests.infra.conftest import Stacks
+from tests.infra.conftest import GOVERNED, ROOT, Stacks
 
 
 @pytest.fixture(params=["dev", "prod"])
@@ -28,6 +29,17 @@ def test_the_cost_of_a_stage_at_rest_follows_from_its_templates(stage: tuple[str
 
     assert inventory(templates) == AT_REST[name]
     assert total(at_rest.bill_at_rest(AT_REST[name])) < 3
+
+
+@pytest.mark.rest
+def test_what_the_context_adds_has_a_price_that_the_page_names(governed: Stacks) -> None:
+    found = inventory([governed.state, governed.pipeline])
+    subnets = len(GOVERNED["subnets"].split(","))
+    assert found.interfaces == len(INTERFACES) * subnets
+    (endpoints,) = (one.usd for one in at_rest.bill_at_rest(found) if one.item == "VPC endpoints")
+    page = (ROOT / "docs" / "cost.md").read_text()
+    each = f"${endpoints / found.interfaces:.2f} for each of {len(INTERFACES)} interface endpoints and each subnet"
+    assert f"{each}: ${2 * len(INTERFACES) * endpoints / found.interfaces:.2f} with two subnets" in page
 
 
 def test_durations_are_charged_for_the_deployed_memory(
