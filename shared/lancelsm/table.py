@@ -313,7 +313,6 @@ class Table:
             return self._append(deletes(keys, schema=self._schema))
 
     @checked
-    @checked
     def apply_changes(
         self,
         events: Any,
@@ -409,6 +408,7 @@ class Table:
             check_source(source)
             return read_offset(self._context, source)
 
+    @checked
     def writer(self, *, pipeline_depth: int = 1, exclusive: bool = False) -> Writer:
         """Return a context that groups many small writes from many callers into few entries; see `Writer`.
 

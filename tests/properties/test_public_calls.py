@@ -28,6 +28,7 @@ from lancelsm.admin.clone import clone_snapshot
 from lancelsm.admin.drop import drop_table
 from lancelsm.backup import back_up, restore
 from lancelsm.client import Client
+from lancelsm.common.checked import checked
 from lancelsm.common.layout import CONFIG
 from lancelsm.errors import Corrupt, LsmError
 from lancelsm.region.handle import open_table
@@ -338,6 +339,14 @@ def test_many_calls_of_writers_and_clients_end_right(template: Path, tmp_path: P
     sample(400, partial(check_admin, template, tmp_path / "t"))
     sample(400, partial(check_open, template))
     sample(400, check_client)
+
+
+@pytest.mark.parametrize("name", TABLE_CALLS)
+def test_the_arguments_of_each_call_of_a_table_are_checked_once(name: str) -> None:
+    layers = [getattr(lancelsm.Table, name)]
+    while hasattr(layers[-1], "__wrapped__"):
+        layers.append(layers[-1].__wrapped__)
+    assert [one.__code__ for one in layers].count(checked(len).__code__) == 1  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize(
