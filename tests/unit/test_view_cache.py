@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import weakref
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pytest
 
@@ -92,10 +94,36 @@ def test_a_repeated_count_reads_no_row(tmp_path: Path, monkeypatch: pytest.Monke
 
 def test_kept_flags_of_a_part_are_those_of_its_rows() -> None:
     flags = np.random.default_rng(1).random(70) < 0.5
-    kept = live_rows.KeptFlags.of([flags[:33], flags[33:]])
+    cache = BoundedCache(1 << 20)
+    assert judged_rows(flags, cache) == sum(flags)
+    kept = cache.get("level")
     for start in range(70):
-        for rows in range(70 - start):
+        for rows in range(70 - start + 1):
             assert (kept.part(start, rows) == flags[start : start + rows]).all()
+
+
+def test_flags_are_held_only_as_bits_and_only_while_the_cache_takes_them() -> None:
+    flags = np.ones(8000, np.bool_)
+    for most, kept in ((1024 + 1001, 1), (1024 + 1000, 0)):
+        cache = BoundedCache(most)
+        assert judged_rows(flags, cache) == len(flags)
+        assert len(cache) == kept
+
+
+def judged_rows(flags: npt.NDArray[np.bool_], cache: BoundedCache) -> int:
+    """Judge rows by these flags, 33 at a time; return how many are live. Of what the judge returned, little is held."""
+    tables = (pa.table({"at": pa.array(range(at, min(at + 33, len(flags))))}) for at in range(0, len(flags), 33))
+    count, made = 0, list[weakref.ref[npt.NDArray[np.bool_]]]()
+
+    def judge(rows: pa.Table) -> npt.NDArray[np.bool_]:
+        found = flags[rows["at"].to_numpy()]
+        made.append(weakref.ref(found))
+        return found
+
+    for one in live_rows.judged(tables, judge, known=None, kept=cache, key="level"):
+        count += one.count
+        assert sum(ref() is not None for ref in made) <= 2
+    return count
 
 
 def test_of_a_log_that_grew_only_the_new_entries_are_read(tmp_path: Path) -> None:

@@ -53,6 +53,10 @@ class BoundedCache:
                 _, removed = self._values.pop(next(iter(self._values)))
                 self._bytes -= removed
 
+    def takes(self, size: int) -> bool:
+        """Return whether `put` keeps a value of this size."""
+        return size + _ENTRY_BYTES <= self._most
+
     def get_or_make(self, key: Hashable, make: Callable[[], T], *, size: Callable[[T], int]) -> T:
         """Return the value; if it is not kept, make it and keep it. Several threads may make it at once."""
         found: T | None = self.get(key)

@@ -1,4 +1,4 @@
-"""The levels of a view above the base: the generations of each region, and the rows of its log."""
+"""List and read the levels of a view above the base: the generations of each region, and the rows of its log."""
 
 from __future__ import annotations
 
@@ -27,16 +27,26 @@ HELD_BYTES = 64 << 20  # generations up to this size, together, are read once in
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Level:
-    """One level above the base: a generation (path, setsum of its bloom filter, keys), or the rows of the tail."""
+    """One level above the base: a generation, or the tail of a log.
+
+    Args:
+        number: newer levels of a region have higher numbers.
+        name: for people.
+        path: of the generation, relative to the table; None for a tail.
+        bloom_setsum: of the bloom filter of the generation; None if it is not known.
+        keys: bounds and filter of the keys of the generation; None if it has none.
+        row_bytes: the mean size of a row of the generation; 0 if it is not known.
+        size: the bytes of the entries of the generation; above `HELD_BYTES` if they are not known.
+    """
 
     region: RegionId
-    number: int  # newer levels of a region have higher numbers
-    name: str  # for people
+    number: int
+    name: str
     path: str | None = None
     bloom_setsum: Setsum | None = None
     keys: GenerationKeys | None = None
     row_bytes: int = 0
-    size: int = 0  # of the entries of a generation
+    size: int = 0
     tail: Tail | None = None
 
 
@@ -66,7 +76,10 @@ def needed_levels(
 def possible_keys_by_path(
     view: View, levels: Sequence[Level], keys: pa.Table, *, uri: str, kept: BoundedCache, parallel: int, trace: Trace
 ) -> dict[str | None, tuple[pa.Table, str]]:
-    """Return the result of `_likely` for each level by its path."""
+    """Return for each level, by its path, the keys that it may have; if it has none of them, also why this is known.
+
+    Only generations have a path; the value of None is that of the tails, which may have all keys.
+    """
 
     def likely(level: Level) -> tuple[pa.Table, str]:
         return _likely(view, level, keys, uri=uri, kept=kept, trace=trace)
@@ -99,7 +112,7 @@ def _likely(
 
 
 def levels_of(region: RegionView, generations: Iterable[FlushedGeneration]) -> list[Level]:
-    """Return the levels of a region above the base, of its generations only these, oldest first."""
+    """Return levels of a region above the base, oldest first: these generations, and the tail if it has rows."""
     levels = [
         Level(
             region=region.region,
@@ -122,7 +135,7 @@ def levels_of(region: RegionView, generations: Iterable[FlushedGeneration]) -> l
 def read_level(
     view: View, level: Level, *, uri: str, columns: Sequence[str], where: Condition | None = None, trace: Trace
 ) -> Iterator[pa.RecordBatch]:
-    """Read a generation in stored form: these columns, the key, `_tombstone`. May skip rows that `where` excludes."""
+    """Read a generation in stored form: these columns, the key, `_tombstone`. May leave out rows that fail `where`."""
     schema = view.base.schema
     return read_generation(
         uri=f"{uri}/{level.path}",
@@ -136,5 +149,6 @@ def read_level(
 
 
 def with_key(schema: TableSchema, columns: Sequence[str]) -> list[str]:
+    """Return these columns and the key columns, in the order of the schema."""
     wanted = {*columns, *schema.primary_key}
     return [name for name in schema.names if name in wanted]

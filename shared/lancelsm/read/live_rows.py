@@ -2,7 +2,7 @@
 
 The levels are, from old to new: base, generations, tail. A row is dropped if a newer level has its key, even if the
 newer row fails the condition (lance-memwal, "LSM-Tree Merging Read"). Keys above the base are held in memory; rows
-stream. Which rows of a level are live is kept, so the next scan of the same view looks no keys up.
+stream. The flags of a level, which tell the live rows, are kept, so the next scan of the same view looks no keys up.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class Candidates:
     """Rows of one level.
 
     Args:
-        alive: for each row whether it is live: the newest of its key, and no tombstone. None if all rows are.
+        alive: a flag per row: whether it is live, that is the newest of its key and no tombstone. None if all are.
     """
 
     rows: pa.Table
@@ -92,20 +92,42 @@ class Candidates:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeptFlags:
-    """The flags of all rows of a level, in the order in which Lance returns them."""
+    """The flags of all rows of a level, in the order in which Lance returns the rows: a bit for each, lowest first."""
 
     bits: npt.NDArray[np.uint8]
 
-    @classmethod
-    def of(cls, flags: list[Flags]) -> KeptFlags:
-        return cls(bits=np.packbits(np.concatenate(flags), bitorder="little"))
-
     def part(self, start: int, rows: int) -> Flags:
-        """Return the flags of this many rows, beginning at one of them."""
+        """Return the flags of `rows` rows, beginning with the row number `start`."""
         before = start % 8
         bits = self.bits[start // 8 : (start + rows + 7) // 8]
         flags = np.unpackbits(bits, count=before + rows, bitorder="little")
         return flags[before:].view(np.bool_)
+
+
+class _FlagsToKeep:
+    """Collect the flags of a level as bits, while a cache takes as many."""
+
+    def __init__(self, cache: BoundedCache) -> None:
+        self._cache = cache
+        self._bits: list[npt.NDArray[np.uint8]] = []
+        self._rest: Flags = np.empty(0, np.bool_)  # fewer than eight
+        self._bytes = 0
+
+    def add(self, flags: Flags) -> None:
+        flags = np.concatenate([self._rest, flags])
+        whole = len(flags) // 8 * 8
+        self._bytes += whole // 8
+        if not self._cache.takes(self._bytes + 1):
+            self._bits.clear()
+            return
+        self._bits.append(np.packbits(flags[:whole], bitorder="little"))
+        self._rest = flags[whole:].copy()
+
+    def keep(self, key: Hashable) -> None:
+        """Keep the flags, now of all rows, unless the cache does not take them."""
+        if self._cache.takes(self._bytes + 1):
+            bits = np.concatenate([*self._bits, np.packbits(self._rest, bitorder="little")])
+            self._cache.put(key, KeptFlags(bits=bits), size=int(bits.nbytes))
 
 
 def judged(
@@ -116,25 +138,27 @@ def judged(
     kept: BoundedCache,
     key: Hashable,
 ) -> Iterator[Candidates]:
-    """Find the live rows among all rows of a level of a view.
+    """Yield the rows of a level of a view, and which of them are live.
 
     Args:
         tables: the rows, always in the same order.
-        judge: looks up which rows are live. Not called if the flags are known.
-        known: what `kept` has under the key.
-        kept: keeps the flags once all rows were judged.
-        key: of the view and the level.
+        judge: returns the flags of rows. Not called if they are known.
+        known: the flags of all rows, if they were kept.
+        kept: keeps the flags under `key` once all rows were judged.
+        key: identifies the view and the level.
     """
-    flags: list[Flags] = []
-    start = 0
+    if known is not None:
+        start = 0
+        for rows in tables:
+            yield Candidates(rows=rows, alive=known.part(start, rows.num_rows))
+            start += rows.num_rows
+        return
+    flags = _FlagsToKeep(kept)
     for rows in tables:
-        if known is None:
-            flags.append(judge(rows))
-        yield Candidates(rows=rows, alive=known.part(start, rows.num_rows) if known else flags[-1])
-        start += rows.num_rows
-    if flags:
-        found = KeptFlags.of(flags)
-        kept.put(key, found, size=int(found.bits.nbytes))
+        alive = judge(rows)
+        flags.add(alive)
+        yield Candidates(rows=rows, alive=alive)
+    flags.keep(key)
 
 
 def live_rows(
