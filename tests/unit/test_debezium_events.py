@@ -62,6 +62,13 @@ def test_a_change_of_the_key_moves_the_row(table):
     assert rows_of(table) == [(9, "a")]
 
 
+def test_a_repeated_event_counts_once_though_it_changes_two_regions(tmp_path):
+    table = lancelsm.create(tmp_path / "t", SCHEMA, primary_key="id", regions="bucket(id, 8)")
+    events = [event("u", row(key, "a"), row(key + 100, "a"), 2) for key in range(4)]
+    assert apply(table, events, source="s", offset=1) == Applied(written=4, deleted=4)
+    assert apply(table, events, source="s", offset=1) == Applied(skipped=4)
+
+
 @pytest.mark.parametrize("before", [None, {"id": 1}])
 def test_a_delete_needs_the_key_alone(table, before):
     apply(table, [event("c", None, row(1, "a"), 1)])

@@ -186,10 +186,12 @@ class _Call:
         self._sequence = tuple(request.selection.sequence)
         self._reads = bool(self._sequence) or any(change.unchanged for change in changes)
         self._regions: dict[RegionId, Applied] = {}  # of the last head that was tried
+        self._repeated: dict[RegionId, frozenset[int]] = {}
 
     def append(self, rows: pa.Table) -> Applied:
         self._access.append(rows, next_draft=self._next_draft)
-        return sum(self._regions.values(), start=Applied())
+        repeated = frozenset().union(*self._repeated.values())  # an event may be in two regions
+        return sum(self._regions.values(), start=Applied(skipped=len(repeated)))
 
     def _next_draft(self, region: Region, part: pa.Table) -> Callable[[Head], Draft | Head | None]:
         given, changes = without_numbers(part), [self._changes[number] for number in numbers(part)]
@@ -241,8 +243,8 @@ class _Call:
             written=decided.rows.num_rows - deleted,
             deleted=deleted,
             late=decided.late,
-            skipped=len({changes[at].event for at in set(range(len(changes))) - set(left)}),
         )
+        self._repeated[region.id] = frozenset(changes[at].event for at in set(range(len(changes))) - set(left))
         if not decided.rows.num_rows:
             return None
         applied = {} if source is None else {of_sources.producer(source): str(self._offsets[-1])}
