@@ -120,7 +120,7 @@ class _Rejected:
             return
         context = self._context
         lines = (
-            json.dumps({"row": at, "error": error, "event": _shown(self._given[at])}, default=str)
+            json.dumps({"row": at, "error": error, "event": _shown(self._given[at])})
             for at, error in sorted(reasons.items())
         )
         key, body = dead_letters(context.ids.nonce()), "\n".join(lines).encode()
@@ -129,7 +129,13 @@ class _Rejected:
 
 
 def _shown(event: Any) -> Any:
-    return event.line if isinstance(event, BadLine) else event
+    """Return an event as JSON has it; its text if it can't be JSON."""
+    if isinstance(event, BadLine):
+        return event.line
+    try:
+        return json.loads(json.dumps(event, default=str))
+    except (TypeError, ValueError, RecursionError):
+        return str(event)
 
 
 def apply_changes(events: Any, request: CaptureRequest, access: Access, context: TableContext) -> Applied:
@@ -149,11 +155,24 @@ def apply_changes(events: Any, request: CaptureRequest, access: Access, context:
             continue
         skipped += not found
         changes += found
+    is_json = is_json or request.format != "rows"
     if request.condition is not None:
         changes = as_deletes(
-            changes, request.condition, selection=request.selection, records=listed, table=context.uri, bad=bad
+            changes,
+            request.condition,
+            selection=request.selection,
+            records=listed,
+            is_json=is_json,
+            bad=bad,
+            table=context.uri,
         )
-    rows, fitting = stored(changes, request.selection, is_json=is_json or request.format != "rows", bad=bad)
+    for change in changes:
+        try:
+            change.check_whole()
+        except Invalid as error:
+            bad(change.event, error)
+    whole = [change for change in changes if change.event not in bad.events]
+    rows, fitting = stored(whole, request.selection, is_json=is_json, bad=bad)
     kept = [at for at, change in enumerate(fitting) if change.event not in bad.events]
     bad.keep()  # guard: bad rows are kept before the others are appended
     call = _Call(request, [fitting[at] for at in kept], offsets, access, bad)

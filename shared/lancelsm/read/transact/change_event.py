@@ -21,6 +21,7 @@ class RowChange:
         values: by column; a delete has at least the key columns and those of the sequence.
         unchanged: columns that keep the value of the stored row: the event does not have theirs.
         needed: those of them that need a stored row; the others are null without one.
+        missing: a column of the table that the event does not have; only a delete may lack it.
     """
 
     event: int
@@ -28,6 +29,16 @@ class RowChange:
     values: Mapping[str, Any]
     unchanged: frozenset[str] = frozenset()
     needed: frozenset[str] = frozenset()
+    missing: str | None = None
+
+    def check_whole(self) -> None:
+        """Raise `Invalid` for an upsert of an event that lacks a column."""
+        if self.missing is not None and not self.delete:
+            raise Invalid(
+                f"the event has no value of column {self.missing!r}",
+                remedy="Leave the column out with column_list or except_column_list: it keeps its value",
+                field=self.missing,
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +68,7 @@ class Selection:
             unchanged: columns whose value is that of the stored row: the source did not send it.
 
         Raises:
-            Invalid: a column of the table is missing, or a field is not a column.
+            Invalid: a field is not a column.
         """
         for name in values:
             if name not in self.kinds and self.dropped is not None and name not in self.dropped:
@@ -66,18 +77,12 @@ class Selection:
                     error.message, remedy="Leave the field out with column_list or except_column_list", field=name
                 )
         keeps = self.kept | unchanged
-        for name in self.kinds:
-            if name not in values and name not in keeps:
-                raise Invalid(
-                    f"the event has no value of column {name!r}",
-                    remedy="Leave the column out with column_list or except_column_list: it keeps its value",
-                    field=name,
-                )
+        missing = next((name for name in self.kinds if name not in values and name not in keeps), None)
         if self.ignore_null_updates:
             keeps |= {name for name in self.kinds if name not in self.schema.primary_key and values.get(name) is None}
         taken = {name: values[name] for name in self.kinds if name in values and name not in keeps}
         needed = unchanged | (keeps & self.not_null)
-        return RowChange(event=event, delete=False, values=taken, unchanged=keeps, needed=needed)
+        return RowChange(event=event, delete=False, values=taken, unchanged=keeps, needed=needed, missing=missing)
 
     def deletion(self, event: int, values: Mapping[str, Any]) -> RowChange:
         """Return the delete of the key in these values.

@@ -12,7 +12,7 @@ from lancelsm.common.json_text import parse_json
 from lancelsm.common.shown import shown
 from lancelsm.errors import Invalid
 from lancelsm.read.transact.change_event import RowChange, Selection
-from lancelsm.read.transact.debezium import Opened, as_number, decoded, opened
+from lancelsm.read.transact.debezium import Opened, as_number, decoded, opened, time_of_source
 from lancelsm.record.json_lines import json_objects
 
 Format = Literal["debezium", "flattened", "rows"]
@@ -28,6 +28,7 @@ _PLACEHOLDERS = (
     {_UNAVAILABLE: _UNAVAILABLE},
 )
 _DELETED, _OPERATION = "__deleted", "__op"
+_OPERATIONS = ("c", "u", "d", "r")
 
 
 class Refused(Invalid):
@@ -82,17 +83,19 @@ def of_rows(number: int, event: Any, selection: Selection) -> list[RowChange]:
 
 def of_flattened(number: int, event: Any, selection: Selection) -> list[RowChange]:
     """Read a record of `ExtractNewRecordState`: a delete has `__deleted` "true", or it is a tombstone without value."""
-    message = opened(event)
+    message = Opened(value=event) if _is_row(event, selection) else opened(event)
     if message.value is None:
         return []
     values = _record(message.value)
     operation = values.get(_OPERATION)
     if operation in ("t", "m"):
         return _of_no_row(operation)
+    if operation not in (None, *_OPERATIONS):
+        raise _unknown(operation, _OPERATION)
     plain = _decoded({name: value for name, value in values.items() if not name.startswith("__")}, message, selection)
     added = {name[2:]: value for name, value in values.items() if name.startswith("__")}
-    known = {name.removeprefix("source_"): value for name, value in added.items()}
-    sequence = _sequence(selection, (values, known, plain))
+    of_source = {name.removeprefix("source_"): value for name, value in added.items() if name.startswith("source_")}
+    sequence = _sequence(selection, (plain, of_source, added), whole={**values, **plain})
     if str(values.get(_DELETED, "")).lower() == "true" or operation == "d":
         return [selection.deletion(number, {**_key(message, selection), **plain, **sequence})]
     return [_upsert(number, {**plain, **sequence}, selection)]
@@ -107,19 +110,19 @@ def of_debezium(number: int, event: Any, selection: Selection) -> list[RowChange
     operation = value.get("op")
     if operation in ("t", "m"):
         return _of_no_row(operation)
-    if operation not in ("c", "u", "d", "r"):
-        raise Invalid(
-            f"the event has the op {shown(operation)}", remedy="Give events with Debezium's envelope", field="op"
-        )
+    if operation not in _OPERATIONS:
+        raise _unknown(operation, "op")
     before, after = (_side(value, name, message, selection) for name in ("before", "after"))
+    source = _struct(value, "source") or {}
     rows = (after or {}, before or {})
-    sequence = _sequence(selection, (value.get("source") or {}, *rows), whole=value)
+    sequence = _sequence(selection, (source, *rows), whole={**value, "before": before, "after": after})
     if operation == "d":
         return [selection.deletion(number, {**_key(message, selection), **(before or {}), **sequence})]
     if after is None:
         raise Invalid(f"an event with the op {operation} has no row in after", field="after")
-    known = {name: value for name, value in (before or {}).items() if value not in _PLACEHOLDERS}
-    unchanged = {name: known[name] for name, value in after.items() if value in _PLACEHOLDERS and name in known}
+    # Null in before may mean that the source left the value out: without REPLICA IDENTITY FULL it has the key alone.
+    known = {name: one for name, one in (before or {}).items() if one is not None and not _is_placeholder(one)}
+    unchanged = {name: known[name] for name, value in after.items() if _is_placeholder(value) and name in known}
     upsert = _upsert(number, {**after, **unchanged, **sequence}, selection)
     if before is None or not _is_moved(before, after, selection):
         return [upsert]
@@ -143,6 +146,23 @@ def _is_moved(before: Mapping[str, Any], after: Mapping[str, Any], selection: Se
     return is_known and any(before[name] != after[name] for name in key)
 
 
+def _is_row(event: Any, selection: Selection) -> bool:
+    """Return whether a record has a column `value` of the table, although it looks like a message of Kafka."""
+    if not isinstance(event, Mapping) or "value" not in selection.kinds:
+        return False
+    return not isinstance(event.get("key"), Mapping) and not isinstance(event.get("value"), Mapping)
+
+
+def _is_placeholder(value: Any) -> bool:
+    plain = isinstance(value, str | Mapping) or (isinstance(value, list) and all(isinstance(one, str) for one in value))
+    return plain and value in _PLACEHOLDERS
+
+
+def _unknown(operation: Any, field: str) -> Invalid:
+    remedy = f"Give an event of Debezium: {', '.join(_OPERATIONS)}"
+    return Invalid(f"the event has the op {shown(operation)}", remedy=remedy, field=field)
+
+
 def _of_no_row(operation: str) -> list[RowChange]:
     if operation == "m":
         return []  # a message of pg_logical_emit_message, which is of no table
@@ -158,16 +178,21 @@ def _record(event: Any) -> Mapping[str, Any]:
         raise Invalid(f"the event is no JSON: {event.reason}")
     if not isinstance(event, Mapping):
         raise Invalid(f"the event is a {type(event).__name__}, not an object")
+    if odd := [name for name in event if not isinstance(name, str)]:
+        raise Invalid(f"the event has a field {shown(odd[0])}, which is no name")
     return event
 
 
 def _side(value: Mapping[str, Any], name: str, message: Opened, selection: Selection) -> Mapping[str, Any] | None:
-    row = value.get(name)
-    if row is None:
-        return None
-    if not isinstance(row, Mapping):
-        raise Invalid(f"{name} is a {type(row).__name__}, not an object", field=name)
-    return _decoded(row, message, selection, side=name)
+    row = _struct(value, name)
+    return None if row is None else _decoded(row, message, selection, side=name)
+
+
+def _struct(value: Mapping[str, Any], name: str) -> Mapping[str, Any] | None:
+    found = value.get(name)
+    if found is not None and not isinstance(found, Mapping):
+        raise Invalid(f"{name} is a {type(found).__name__}, not an object", field=name)
+    return found
 
 
 def _key(message: Opened, selection: Selection) -> Mapping[str, Any]:
@@ -185,7 +210,7 @@ def _decoded(
 
 
 def _upsert(number: int, values: Mapping[str, Any], selection: Selection) -> RowChange:
-    missing = frozenset(name for name, value in values.items() if value in _PLACEHOLDERS)
+    missing = frozenset(name for name, value in values.items() if _is_placeholder(value))
     return selection.change(number, {name: v for name, v in values.items() if name not in missing}, missing)
 
 
@@ -204,7 +229,8 @@ def _sequence(
                     remedy="Give a value of sequence_by in each event",
                     field=name,
                 )
-            found[name] = as_number(value, selection.kinds[name])
+            kind = selection.kinds[name]
+            found[name] = as_number(time_of_source(path or name, value, kind), kind)
     return found
 
 

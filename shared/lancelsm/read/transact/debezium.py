@@ -24,7 +24,8 @@ from lancelsm.errors import Invalid
 Field = Mapping[str, Any]
 """A field in a schema of Connect: field, type, name, parameters, fields."""
 
-_WHOLE: Final = re.compile(r"-?[0-9]{1,19}")
+_WHOLE: Final = re.compile(r"-?[0-9]{1,20}")
+_MOST_SCALE: Final = 1000  # far more digits than a decimal of Arrow has
 _EPOCH: Final = dt.date(1970, 1, 1)
 _PER_SECOND: Final = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 _UNITS_OF_TIMESTAMPS: Final = {
@@ -33,6 +34,7 @@ _UNITS_OF_TIMESTAMPS: Final = {
     "io.debezium.time.NanoTimestamp": "ns",
     "org.apache.kafka.connect.data.Timestamp": "ms",
 }
+_UNITS_OF_SOURCE: Final = {"ts_ms": "ms", "ts_us": "us", "ts_ns": "ns"}
 _UNITS_OF_TIMES: Final = {
     "io.debezium.time.Time": "ms",
     "io.debezium.time.MicroTime": "us",
@@ -40,6 +42,8 @@ _UNITS_OF_TIMES: Final = {
     "org.apache.kafka.connect.data.Time": "ms",
 }
 _DATES: Final = frozenset({"io.debezium.time.Date", "org.apache.kafka.connect.data.Date"})
+# Of time.precision.mode=isostring, and of a time with a zone, which Debezium converts to UTC.
+_ISO_TEXTS: Final = tuple(f"io.debezium.time.{name}" for name in ("IsoDate", "IsoTime", "IsoTimestamp", "ZonedTime"))
 _DECIMAL, _VARIABLE = "org.apache.kafka.connect.data.Decimal", "io.debezium.data.VariableScaleDecimal"
 _DURATION, _NANO_DURATION = "io.debezium.time.MicroDuration", "io.debezium.time.NanoDuration"
 
@@ -114,12 +118,12 @@ def _is_plain(kind: pa.DataType) -> bool:
 
 
 def _value(value: Any, kind: pa.DataType, field: Field | None) -> Any:
-    if isinstance(value, Mapping) and set(value) == {"scale", "value"} and pa.types.is_decimal(kind):
-        return _decimal(value["value"], int(value["scale"]))
+    if isinstance(value, Mapping) and set(value) == {"scale", "value"} and not pa.types.is_nested(kind):
+        return _variable_decimal(value, kind, {})
     if field is None:
         return _without_schema(value, kind)
     decode = _DECODE.get(str(field.get("name")))
-    return value if decode is None else decode(value, kind, field)
+    return _with_unit(value, kind) if decode is None else decode(value, kind, field)
 
 
 def as_number(value: Any, kind: pa.DataType) -> Any:
@@ -133,21 +137,40 @@ def as_number(value: Any, kind: pa.DataType) -> Any:
     return value
 
 
+def time_of_source(name: str, value: Any, kind: pa.DataType) -> Any:
+    """Return a field of `source` such as ts_ms for a column of timestamps; other values stay."""
+    unit = _UNITS_OF_SOURCE.get(name.rpartition(".")[2])
+    return value if unit is None or type(value) is not int else _timestamp(unit)(value, kind, {})
+
+
 def _without_schema(value: Any, kind: pa.DataType) -> Any:
-    if isinstance(value, int) and not isinstance(value, bool):
-        if pa.types.is_date(kind):
-            return _date(value, kind, {})
-        if pa.types.is_timestamp(kind) or pa.types.is_time(kind):
-            raise ValueError("a number has no unit; set schemas.enable=true in the connector, or send text")
+    if isinstance(value, int) and not isinstance(value, bool) and pa.types.is_date(kind):
+        return _date(value, kind, {})
     if pa.types.is_decimal(kind) and isinstance(value, str):
         try:
             Decimal(value)
         except InvalidOperation:
             raise ValueError("set schemas.enable=true or decimal.handling.mode=string in the connector") from None
+    return _with_unit(value, kind)
+
+
+def _with_unit(value: Any, kind: pa.DataType) -> Any:
+    """Return the value; raise `ValueError` for a number in a column of times."""
+    is_number = isinstance(value, int) and not isinstance(value, bool)
+    if is_number and (pa.types.is_timestamp(kind) or pa.types.is_time(kind) or pa.types.is_duration(kind)):
+        raise ValueError("a number has no unit; set schemas.enable=true in the connector, or send text")
     return value
 
 
-def _date(value: Any, kind: pa.DataType, _: Field) -> str:
+def _of_utc(value: Any, kind: pa.DataType, _: Field) -> Any:
+    """Return text of ISO 8601 without the zone of UTC, which a date, a time or a naive timestamp does not have."""
+    has_no_zone = pa.types.is_date(kind) or pa.types.is_time(kind) or (pa.types.is_timestamp(kind) and not kind.tz)
+    return value.removesuffix("Z") if isinstance(value, str) and has_no_zone else value
+
+
+def _date(value: Any, kind: pa.DataType, _: Field) -> Any:
+    if pa.types.is_integer(kind):
+        return value
     day = (_EPOCH + dt.timedelta(days=int(value))).isoformat()
     if pa.types.is_timestamp(kind):
         return f"{day}T00:00:00" + ("Z" if kind.tz else "")
@@ -195,6 +218,8 @@ def _variable_decimal(value: Any, kind: pa.DataType, _: Field) -> Any:
 
 def _decimal(value: Any, scale: int) -> str:
     try:
+        if abs(scale) > _MOST_SCALE:
+            raise ValueError(f"its scale is {scale}")
         unscaled = int.from_bytes(base64.b64decode(value, validate=True), "big", signed=True)
     except binascii.Error as error:
         raise ValueError(f"it is no base64 ({error})") from error
@@ -215,6 +240,7 @@ def _duration(unit: str) -> Callable[[Any, pa.DataType, Field], Any]:
 
 _DECODE: Final[Mapping[str, Callable[[Any, pa.DataType, Field], Any]]] = {
     **dict.fromkeys(_DATES, _date),
+    **dict.fromkeys(_ISO_TEXTS, _of_utc),
     **{name: _timestamp(unit) for name, unit in _UNITS_OF_TIMESTAMPS.items()},
     **{name: _time(unit) for name, unit in _UNITS_OF_TIMES.items()},
     _DECIMAL: _connect_decimal,

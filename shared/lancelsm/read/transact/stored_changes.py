@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from itertools import product
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from lancelsm.errors import Invalid
 from lancelsm.read.transact.change_event import RowChange, Selection
-from lancelsm.record.files import json_rows
+from lancelsm.record.casts import attempt
 from lancelsm.record.values import column, json_column
+
+if TYPE_CHECKING:
+    from lancelsm.dataset.conditions import Condition
 
 Bad = Callable[[int, Invalid], None]
 """Gets the number of an event that does not fit, and why."""
 
 _NUMBER = "__event"
+_PLAIN_KINDS = (pa.string(), pa.int64(), pa.float64(), pa.bool_())  # of a field that is null in all events
 
 
 def stored(
@@ -84,43 +92,84 @@ def as_deletes(
     *,
     selection: Selection,
     records: Sequence[Any],
-    table: str,
+    is_json: bool,
     bad: Bad,
+    table: str,
 ) -> list[RowChange]:
     """Make deletes of the upserts whose event meets an SQL condition over its fields.
 
     Args:
         records: the events by number.
-        bad: gets the events with a value that does not fit its column; they are left out.
+        is_json: values are as `json.loads` returns them; else Python objects.
+        bad: gets each event whose values the condition can't be applied to. Its changes are left out.
 
     Raises:
         Invalid: the condition is not one over the fields of the events.
     """
-    from lancelsm.dataset.conditions import read_condition  # noqa: PLC0415 - `ingest` never loads Lance
-
     upserts = [change for change in changes if not change.delete]
-    every = dict.fromkeys(name for change in upserts for name in _fields(records[change.event], change))
-    names = [name for name in every if name in condition] or list(selection.schema.primary_key)
-    kinds = pa.schema([field for field in selection.schema.columns if field.name in names])
+    if not upserts:
+        return list(changes)
+    fields = {id(change): _fields(records[change.event], change) for change in upserts}
+    every = dict.fromkeys([*(name for one in fields.values() for name in one), *(selection.dropped or ())])
+    names = [name for name in every if re.search(rf"(?<!\w){re.escape(name)}(?!\w)", condition)]
+    columns, found = _planned(
+        condition,
+        [
+            (name, [selection.kinds[name]] if name in selection.kinds else _kinds(name, fields.values()))
+            for name in names or selection.schema.primary_key
+        ],
+        table=table,
+    )
+    convert = json_column if is_json else column
 
     def converted(some: Sequence[RowChange]) -> pa.Table:
-        rows = [{name: _fields(records[change.event], change).get(name) for name in names} for change in some]
-        return json_rows(rows, schema=kinds)
+        arrays = []
+        for field in columns:
+            values = [fields[id(change)].get(field.name) for change in some]
+            is_own = field.name in selection.kinds
+            arrays.append(
+                convert(values, field) if is_own else attempt(values, partial(pa.array, type=field.type), field)
+            )
+        return pa.Table.from_arrays(arrays, schema=columns)
 
-    tables, chosen = _fitting(upserts, converted, bad)
-    if not chosen:
-        return [change for change in changes if change.delete]
-    given = tables[0] if len(tables) == 1 else converted(chosen)
-    found = read_condition(condition, columns=given.schema, table=table).matching(
-        given.append_column(_NUMBER, pa.array(range(len(chosen)), pa.int64())), table=table
-    )
-    matched = {id(chosen[at]) for at in found.column(_NUMBER).to_pylist()}
-    fitting = set(map(id, chosen))
-    return [
-        selection.deletion(change.event, change.values) if id(change) in matched else change
-        for change in changes
-        if change.delete or id(change) in fitting
-    ]
+    tables, fitting = _fitting(upserts, converted, bad)
+    rows = pa.concat_tables([columns.empty_table(), *tables])
+    result = {id(change): change for change in (*fitting, *(one for one in changes if one.delete))}
+    for at in numbers(found.matching(numbered(rows), table=table)):
+        try:
+            result[id(fitting[at])] = selection.deletion(fitting[at].event, fitting[at].values)
+        except Invalid as error:
+            bad(fitting[at].event, error)
+    return [result[id(change)] for change in changes if id(change) in result]
+
+
+def _planned(
+    condition: str, columns: Sequence[tuple[str, Sequence[pa.DataType]]], *, table: str
+) -> tuple[pa.Schema, Condition]:
+    """Return the condition over these columns, with the first of their possible types that it can be applied to."""
+    from lancelsm.dataset.conditions import read_condition  # noqa: PLC0415 - `ingest` never loads Lance
+
+    problem: Invalid | None = None
+    for kinds in product(*(possible for _, possible in columns)):
+        schema = pa.schema([pa.field(name, kind) for (name, _), kind in zip(columns, kinds, strict=True)])
+        try:
+            return schema, read_condition(condition, columns=schema, table=table)
+        except Invalid as error:
+            problem = problem or error
+    raise problem or Invalid("the condition names no column", field="apply_as_deletes")
+
+
+def _kinds(name: str, records: Iterable[Mapping[str, Any]]) -> list[pa.DataType]:
+    """Return the types that a field of events may have: that of most of its values first."""
+    values = [value for one in records if (value := one.get(name)) is not None]
+    most = Counter(map(type, values)).most_common(1)
+    found: list[pa.DataType] = []
+    for some in (values, [value for value in values if type(value) is most[0][0]]):
+        try:
+            found += [pa.infer_type(some)] if some else []
+        except (pa.ArrowException, TypeError, ValueError, OverflowError):
+            continue
+    return list(dict.fromkeys([*found, *_PLAIN_KINDS]))
 
 
 def _fields(event: Any, change: RowChange) -> Mapping[str, Any]:

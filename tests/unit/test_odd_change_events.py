@@ -1,0 +1,184 @@
+"""Change events that are legal but rare, and events that do not fit: each is applied right, or rejected by itself."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import lancelsm
+from lancelsm.errors import Invalid
+from lancelsm.read.transact.change_capture import Applied
+
+SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.string()), ("at", pa.timestamp("us", "UTC")), ("b", pa.binary())])
+AT = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
+naive = dt.datetime.fromisoformat
+FULL = {"id": 1, "v": "a", "at": AT, "b": b"x"}
+
+
+@pytest.fixture
+def table(tmp_path):
+    return lancelsm.create(tmp_path / "t", SCHEMA, primary_key="id")
+
+
+def created(path, *columns, key="id"):
+    return lancelsm.create(path / "t", pa.schema(columns), primary_key=key)
+
+
+def rows_of(table):
+    return sorted(tuple(row.values()) for row in table.scan().to_arrow().to_pylist())
+
+
+FLAGGED = [
+    ({"op": "I"}, {"op": "D"}, "op = 'D'"),
+    ({"op": None}, {"op": None, "b": None}, "op = 'D' or b is null"),  # the field is null in all events
+    ({"gone": None}, {"gone": None, "b": None}, "gone or b is null"),
+    ({}, {"b": None}, "op = 'D' or b is null"),  # or missing in all
+    ({"op": "I"}, {"op": "D"}, "op = 'D' and at > '2020-01-01T00:00:00Z'"),
+    ({"op": "I"}, {"op": "D"}, "op = 'D' and b = X'78'"),
+    ({"op": 1}, {"op": 2}, "op = 2"),
+]
+
+
+@pytest.mark.parametrize(("kept", "deleted", "condition"), FLAGGED)
+def test_a_condition_finds_deletes_in_values_of_any_type(table, kept, deleted, condition):
+    events = [FULL | kept, FULL | deleted | {"id": 2}]
+    table.upsert([FULL | {"id": 2}])
+    applied = table.apply_changes(events, apply_as_deletes=condition, except_column_list=["op", "gone"])
+    assert (applied.written, applied.deleted) == (1, 1)
+    assert [key for key, *_ in rows_of(table)] == [1]
+
+
+def test_a_delete_by_a_condition_needs_the_key_alone(table):
+    table.upsert([FULL])
+    events = [{"id": 1, "op": "D"}, FULL | {"id": 2, "op": "I"}]
+    table.apply_changes(events, apply_as_deletes="op = 'D'", except_column_list=["op"])
+    assert [key for key, *_ in rows_of(table)] == [2]
+
+
+@pytest.mark.parametrize(
+    "bad", [FULL | {"op": 5}, FULL | {"op": "I", "b": "text"}, {"op": "D"}, {"id": 3, "op": "I", "b": b""}]
+)
+def test_an_event_that_a_condition_does_not_fit_is_rejected_alone(table, bad):
+    events = [bad, FULL | {"op": "I"}, FULL | {"id": 2, "op": "D"}]
+    applied = table.apply_changes(
+        events,
+        apply_as_deletes="op = 'D' or b is null",
+        except_column_list=["op"],
+        on_bad_row="skip",
+    )
+    assert applied == Applied(written=1, deleted=1, rejected=1)
+
+
+def test_json_lines_end_at_line_feeds_alone(table):
+    lines = "\n".join(
+        json.dumps({"id": 1, "v": f"a{char}b", "at": None, "b": None}, ensure_ascii=False)
+        for char in "\u2028\u2029\u0085"
+    )
+    assert table.apply_changes(lines + "\r\n\n").written == 1
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "encoded", "value"),
+    [
+        (pa.timestamp("us"), "io.debezium.time.MicroTimestamp", 1_000_000, naive("1970-01-01T00:00:01")),
+        (pa.date32(), "io.debezium.time.Date", 1, dt.date(1970, 1, 2)),
+    ],
+)
+@pytest.mark.parametrize(("form", "path"), [("flattened", ""), ("flattened", "u"), ("debezium", "after.u")])
+def test_the_value_of_a_sequence_is_decoded_like_the_column(tmp_path, kind, name, encoded, value, form, path):
+    table = created(tmp_path, ("id", pa.int64()), ("u", kind))
+    fields = [{"field": "id", "type": "int64"}, {"field": "u", "name": name}]
+    row = {"id": 1, "u": encoded}
+    if form == "debezium":
+        fields, row = [{"field": "after", "fields": fields}], {"op": "c", "after": row}
+    event = {"schema": {"fields": fields}, "payload": row}
+    table.apply_changes([event], format=form, sequence_by={"u": path})
+    assert rows_of(table) == [(1, value)]
+
+
+def test_a_time_of_the_source_orders_events_in_a_column_of_timestamps(tmp_path):
+    table = created(tmp_path, ("id", pa.int64()), ("u", pa.timestamp("us")))
+    event = {"op": "c", "after": {"id": 1}, "source": {"ts_ms": 1_000}}
+    table.apply_changes([event], format="debezium", sequence_by={"u": "source.ts_ms"})
+    assert rows_of(table) == [(1, naive("1970-01-01T00:00:01"))]
+
+
+def test_the_time_of_the_source_counts_and_not_that_of_the_connector(tmp_path):
+    table = created(tmp_path, ("id", pa.int64()), ("ts_ms", pa.int64()))
+    event = {"id": 1, "__source_ts_ms": 6, "__ts_ms": 7}
+    table.apply_changes([event], format="flattened", sequence_by="ts_ms")
+    assert rows_of(table) == [(1, 6)]
+
+
+def test_a_table_with_the_columns_key_and_value_takes_flattened_records(tmp_path):
+    table = created(tmp_path, ("key", pa.int64()), ("value", pa.string()), key="key")
+    message = {"key": {"key": 3}, "value": {"key": 3, "value": "c"}}
+    table.apply_changes([{"key": 1, "value": "a"}, {"key": 2, "value": None}, message], format="flattened")
+    assert rows_of(table) == [(1, "a"), (2, None), (3, "c")]
+
+
+UNCHANGED = "__debezium_unavailable_value"
+
+
+def test_null_in_before_is_not_the_value_of_an_unchanged_column(tmp_path):
+    table = created(tmp_path, ("id", pa.int64()), ("v", pa.string()))
+    table.upsert([{"id": 1, "v": "large"}])
+    event = {"op": "u", "before": {"id": 1, "v": None}, "after": {"id": 1, "v": UNCHANGED}}
+    table.apply_changes([event], format="debezium")
+    assert rows_of(table) == [(1, "large")]
+
+
+def test_a_change_of_the_key_without_a_value_is_rejected_whole(tmp_path):
+    table = created(tmp_path, ("id", pa.int64()), ("v", pa.string()))
+    table.upsert([{"id": 1, "v": "large"}, {"id": 2, "v": "of another row"}])
+    event = {"op": "u", "before": {"id": 1}, "after": {"id": 2, "v": UNCHANGED}}
+    assert table.apply_changes([event], format="debezium", on_bad_row="skip") == Applied(rejected=1)
+    assert rows_of(table) == [(1, "large"), (2, "of another row")]
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        {1: 2},
+        FULL | {"v": np.arange(3)},
+        {"op": "c", "after": {"id": 1}, "source": "text"},
+        {"op": "c", "after": {1: 2}},
+        {"id": 1, "v": "a", "__op": "x"},
+    ],
+)
+@pytest.mark.parametrize("form", ["rows", "debezium", "flattened"])
+def test_an_event_of_odd_values_is_a_bad_row(table, event, form):
+    with pytest.raises(Invalid, match="row 0"):
+        table.apply_changes([event], format=form)
+    applied = table.apply_changes([event, {(1, 2): 3}], format=form, on_bad_row="dead_letter")
+    assert applied == Applied(rejected=2)
+
+
+ENCODED = [
+    (pa.date32(), "IsoDate", "2026-01-02Z", dt.date(2026, 1, 2)),
+    (pa.time64("us"), "IsoTime", "10:00:00Z", dt.time(10)),
+    (pa.time64("us"), "ZonedTime", "10:00:00.5Z", dt.time(10, 0, 0, 500_000)),
+    (pa.timestamp("us"), "IsoTimestamp", "2026-01-02T10:00:00Z", naive("2026-01-02T10:00")),
+    (pa.int32(), "Date", 19_000, 19_000),
+    (pa.uint64(), None, str(2**64 - 1), 2**64 - 1),
+    (pa.int64(), None, {"scale": 0, "value": "Dw=="}, 15),
+    (pa.decimal128(10, 2), None, {"scale": 1_000_000_000, "value": "Dw=="}, None),
+    (pa.duration("ns"), None, 5, None),
+    (pa.duration("ns"), "other", 5, None),
+]
+
+
+@pytest.mark.parametrize(("kind", "name", "given", "value"), ENCODED)
+def test_an_encoding_is_decoded_or_refused(tmp_path, kind, name, given, value):
+    table = created(tmp_path, ("id", pa.int64()), ("v", kind))
+    event = {"op": "c", "after": {"id": 1, "v": given}}
+    if name is not None:
+        fields = [{"field": "after", "fields": [{"field": "v", "name": f"io.debezium.time.{name}"}]}]
+        event = {"schema": {"fields": fields}, "payload": event}
+    applied = table.apply_changes([event], format="debezium", on_bad_row="skip")
+    assert applied == Applied(written=int(value is not None), rejected=int(value is None))
+    assert value is None or rows_of(table) == [(1, value)]
