@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceWriter
+    from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamWriter, DataSourceWriter
     from pyspark.sql.types import StructType
 else:
     try:
@@ -40,3 +40,8 @@ class DefaultSource(DataSource):
         from lancelsm.spark.source import BatchWriter  # noqa: PLC0415
 
         return BatchWriter(self.options, schema, overwrite=overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: ARG002
+        from lancelsm.spark.source import refuse_stream  # noqa: PLC0415
+
+        raise refuse_stream()

@@ -1,4 +1,5 @@
-"""Read and write tables in PySpark: `spark.read.format("lancelsm").load(uri)`, and `write(df, uri)`.
+"""Read and write tables in PySpark: `spark.read.format("lancelsm").load(uri)`, `write(df, uri)`, and
+`write_stream(df, uri)`.
 
 Executors need lancelsm in their Python, as in the layer or in a packed environment. Options of a read: `columns` (names
 separated by commas), `where` (a condition in Lance's dialect), `at` (the name of a snapshot), and `ttl`: how long the
@@ -10,12 +11,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from lancelsm.errors import Invalid
+from lancelsm.spark.stream_write import write_stream
 from lancelsm.spark.write import WrittenRows, write
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["WrittenRows", "register", "write"]
+__all__ = ["WrittenRows", "register", "write", "write_stream"]
 
 
 def register(spark: SparkSession) -> None:

@@ -123,6 +123,15 @@ class BatchWriter(DataSourceArrowWriter):
         return RowsOfTask(write_unsorted(iterator, uri=self._uri, op="delete" if self._op == "delete" else "upsert"))
 
 
+def refuse_stream() -> Invalid:
+    """Build the error of a write by `DataFrame.writeStream.format`."""
+    return Invalid(
+        "the data source takes no stream: rows as Spark partitioned them would be written again by a repeated batch",
+        remedy="Call lancelsm.spark.write_stream(df, uri, op=), which writes each row once",
+        field="format",
+    )
+
+
 def _checked_schema(request: ReadRequest, schema: StructType) -> pa.Schema:
     """Return the Arrow schema of the declared columns. Raises `Invalid` if the user declared other types."""
     names = schema.fieldNames()

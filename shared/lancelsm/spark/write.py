@@ -26,7 +26,7 @@ from lancelsm.spark.write_rows import (
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-_OPS = ("upsert", "delete", "apply")
+WRITE_OPS = ("upsert", "delete", "apply")
 _LONGEST_NAME = 150
 _MOST = 2**31 - 2  # a sequence is less than 2**63
 
@@ -73,8 +73,8 @@ def write(
         Contended: four jobs without `txn_app` run already, or a region remembers 16 other names.
         Fenced, Ambiguous, Unavailable, Corrupt: see `Table.upsert`. Run the job again.
     """
-    if op not in _OPS:
-        raise Invalid(f"op is {op!r}", remedy=f"Give one of {', '.join(_OPS)}", field="op")
+    if op not in WRITE_OPS:
+        raise Invalid(f"op is {op!r}", remedy=f"Give one of {', '.join(WRITE_OPS)}", field="op")
     if (txn_app is None) != (txn_version is None):
         raise Invalid("txn_app and txn_version go together", remedy="Give both or none", field="txn_app")
     handle = open_configured(uri)
@@ -86,13 +86,18 @@ def write(
                 )
             with job_slot(handle.context) as (producer, batch):
                 return write_as(df, handle, op=op, producer=producer, batch=batch, alone=True)
-        if not 0 < len(txn_app) <= _LONGEST_NAME:
-            raise Invalid("txn_app is not a name", remedy=f"Give 1 to {_LONGEST_NAME} characters", field="txn_app")
+        check_name(txn_app)
         if not isinstance(txn_version, int) or isinstance(txn_version, bool) or not 0 <= txn_version <= _MOST:
             raise Invalid(
                 f"txn_version is {txn_version!r}", remedy=f"Give an integer from 0 to {_MOST}", field="txn_version"
             )
         return write_as(df, handle, op=op, producer=f"spark:{txn_app}", batch=txn_version)
+
+
+def check_name(txn_app: str | None) -> None:
+    """Raise `Invalid` unless this is None or may be the name of a job."""
+    if txn_app is not None and not 0 < len(txn_app) <= _LONGEST_NAME:
+        raise Invalid("txn_app is not a name", remedy=f"Give 1 to {_LONGEST_NAME} characters", field="txn_app")
 
 
 def write_as(
