@@ -30,6 +30,7 @@ NAMESPACE = "lancelsm"  # as in lancelsm.stack.telemetry
 PERIOD = cdk.Duration.minutes(5)
 _PERIODS = 3
 _BROKEN = ("[ERROR] Internal:", "Runtime.ImportModuleError", "Runtime exited", "Task timed out")
+_FAILED = logs.FilterPattern.any_term("[ERROR]", "Task timed out", "Runtime exited")
 _DAY_MINUTES = 1440  # the longest period of an alarm
 _LOG_BYTES = 1 << 30
 _RUN_SECONDS, _MERGE_SECONDS = 900, 7200  # what a flush and a merge may take
@@ -81,7 +82,8 @@ def alarms(scope: Construct, watched: Watched) -> list[Alarm]:
     return [
         *_backlog(watched),
         *_queues(watched),
-        *_failures(scope, watched),
+        *_function_failures(scope, watched),
+        *_table_failures(scope, watched),
     ]
 
 
@@ -133,7 +135,7 @@ def _backlog(watched: Watched) -> Iterator[Alarm]:
         periods=_PERIODS,
     )
     if stage.schedule_minutes:
-        # Three runs: one window of a period may have no run, since runs are not on time to the second
+        # Three runs: a window of one period may have no run, since runs are not on time to the second.
         minutes = 3 * stage.schedule_minutes
         window = min(minutes, _DAY_MINUTES)
         yield Alarm(
@@ -175,17 +177,11 @@ def _queues(watched: Watched) -> Iterator[Alarm]:
     )
 
 
-def _failures(scope: Construct, watched: Watched) -> Iterator[Alarm]:
-    failed = logs.FilterPattern.any_term("[ERROR]", "Task timed out", "Runtime exited")
-
-    def counted(name: str, pattern: logs.IFilterPattern, *functions: str) -> cw.Metric:
-        some = [watched.functions[one] for one in functions] or list(watched.functions.values())
-        return _log_count(scope, name, pattern, stage=watched.stage, functions=some)
-
+def _function_failures(scope: Construct, watched: Watched) -> Iterator[Alarm]:
     yield Alarm(
         name="function-errors",
         description="Functions fail repeatedly.",
-        metric=counted("Errors", failed),
+        metric=_log_count(scope, "Errors", _FAILED, watched),
         above=5,
         periods=3,
         all_periods=True,
@@ -194,12 +190,7 @@ def _failures(scope: Construct, watched: Watched) -> Iterator[Alarm]:
         name="broken-release",
         description="A call of ingest or query ended with a bug, a timeout or a crash. A running deployment goes back.",
         metric=_log_count(
-            scope,
-            "Broken",
-            logs.FilterPattern.any_term(*_BROKEN),
-            stage=watched.stage,
-            functions=[watched.functions[one] for one in SHIFTED],
-            over=cdk.Duration.minutes(1),
+            scope, "Broken", logs.FilterPattern.any_term(*_BROKEN), watched, SHIFTED, over=cdk.Duration.minutes(1)
         ),
         above=0,
         runbook="upgrade",
@@ -207,7 +198,7 @@ def _failures(scope: Construct, watched: Watched) -> Iterator[Alarm]:
     yield Alarm(
         name="run-failures",
         description="A run of the schedule, a flush or a compaction of generations failed.",
-        metric=counted("FailedRuns", failed, "dispatch", "compaction"),
+        metric=_log_count(scope, "FailedRuns", _FAILED, watched, ("dispatch", "compaction")),
         above=0,
         periods=_PERIODS,
     )
@@ -220,6 +211,10 @@ def _failures(scope: Construct, watched: Watched) -> Iterator[Alarm]:
         periods=_PERIODS,
         runbook="throttling",
     )
+
+
+def _table_failures(scope: Construct, watched: Watched) -> Iterator[Alarm]:
+    """Yield alarms on merges, optimizes and collections of tables, and on damage."""
     yield Alarm(
         name="merge-failures",
         description="A merge failed.",
@@ -239,7 +234,7 @@ def _failures(scope: Construct, watched: Watched) -> Iterator[Alarm]:
     yield Alarm(
         name="optimize-failures",
         description="The merges of a table succeed, but its base is not optimized.",
-        metric=counted("OptimizeFailed", optimize, "merger"),
+        metric=_log_count(scope, "OptimizeFailed", optimize, watched, ("merger",)),
         above=0,
         periods=_PERIODS,
     )
@@ -253,7 +248,7 @@ def _failures(scope: Construct, watched: Watched) -> Iterator[Alarm]:
     yield Alarm(
         name="corrupt",
         description="A function found corrupt data in storage.",
-        metric=counted("Corrupt", logs.FilterPattern.string_value("$.kind", "=", "Corrupt")),
+        metric=_log_count(scope, "Corrupt", logs.FilterPattern.string_value("$.kind", "=", "Corrupt"), watched),
         above=0,
     )
 
@@ -279,14 +274,18 @@ def _log_count(
     scope: Construct,
     name: str,
     pattern: logs.IFilterPattern,
+    watched: Watched,
+    functions: Sequence[str] = (),
     *,
-    stage: Stage,
-    functions: Sequence[lambda_.Function],
     over: cdk.Duration = PERIOD,
 ) -> cw.Metric:
-    """Count matching log lines of these functions in one metric. An alarm for each function would cost more."""
-    namespace = f"{NAMESPACE}/{stage.name}"
-    for function in functions:
+    """Count matching log lines of functions in one metric. An alarm for each function would cost more.
+
+    Args:
+        functions: their names; by default all functions.
+    """
+    namespace = f"{NAMESPACE}/{watched.stage.name}"
+    for function in [watched.functions[one] for one in functions or watched.functions]:
         logs.MetricFilter(
             scope,
             f"{function.node.id}{name}",

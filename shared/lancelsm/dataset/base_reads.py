@@ -17,7 +17,7 @@ from lancelsm.dataset.literals import literals
 from lancelsm.dataset.native import read_errors
 from lancelsm.dataset.scan_options import scan_options, scanned
 from lancelsm.record.casts import as_schema
-from lancelsm.record.key import key_column
+from lancelsm.record.key import has_key_of
 
 
 def scan_base(
@@ -70,7 +70,7 @@ def rows_of_keys(base: BaseTable, keys: pa.Table, *, columns: Sequence[str], tra
         trace.planned(scanner.explain_plan)
         found: pa.Table = scanner.to_table()
     # With several key columns, the condition also matches combinations that are not in `keys`.
-    return found if keys.num_columns == 1 else found.filter(_among(found.select(keys.column_names), keys))
+    return found if keys.num_columns == 1 else found.filter(has_key_of(found, keys, tuple(keys.column_names)))
 
 
 def _fragments(base: BaseTable, ids: Sequence[int]) -> list[Any]:
@@ -85,8 +85,3 @@ def _errors(base: BaseTable, where: Condition | None = None) -> Iterator[None]:
         read_errors("the base can't be read", condition=where.text if where else None, table=base.uri),
     ):
         yield
-
-
-def _among(rows: pa.Table, keys: pa.Table) -> pa.Array:
-    names = tuple(keys.column_names)
-    return pc.is_in(key_column(rows, names), value_set=key_column(keys, names))

@@ -20,7 +20,7 @@ from lancelsm.read.live_rows import LiveRowsQuery, PartOfView, live_rows
 from lancelsm.read.tail import Tail
 from lancelsm.read.view import View
 from lancelsm.record.casts import as_schema
-from lancelsm.record.key import key_column
+from lancelsm.record.key import has_key_of
 from lancelsm.record.schema import TOMBSTONE, TableSchema, unknown_column
 
 _ALL_FOUND = "newer levels have all keys"
@@ -143,7 +143,7 @@ def get(
                             view, every, missing, uri=uri, kept=kept, parallel=parallel, trace=trace
                         )
                     likely, why = filtered[level.path]
-                    likely = likely.filter(_among(likely, missing, schema))
+                    likely = likely.filter(has_key_of(likely, missing, schema.primary_key))
                     if not likely.num_rows:
                         trace.skipped(level.name, why or _ALL_FOUND)
                         continue
@@ -158,7 +158,8 @@ def get(
                         trace=trace,
                     )
             if rows.num_rows:
-                missing = missing.filter(pc.invert(_among(missing, rows, schema)))  # guard: found key is not looked up
+                is_found = has_key_of(missing, rows, schema.primary_key)
+                missing = missing.filter(pc.invert(is_found))  # guard: found key is not looked up
                 found.append(rows if deleted else rows.filter(pc.invert(rows.column(TOMBSTONE))))
     if missing.num_rows:
         with trace.step("base"):
@@ -195,7 +196,7 @@ def _condition(where: str | None, schema: TableSchema, *, uri: str) -> Condition
 
 def _from_tail(tail: Tail, keys: pa.Table, columns: Sequence[str]) -> pa.Table:
     """Look up rows with these keys. Reads no entry again if the tail has none of the keys."""
-    if not pc.any(_among(tail.keys, keys, tail.schema)).as_py():
+    if not pc.any(has_key_of(tail.keys, keys, tail.schema.primary_key)).as_py():
         return tail.schema.stored.empty_table().select([*columns, TOMBSTONE])
     return pa.concat_tables(tail.rows(columns, among=keys))
 
@@ -213,8 +214,3 @@ def _limited(tables: Iterable[pa.Table], limit: int | None) -> Iterator[pa.Table
 
 def _shaped(tables: Iterable[pa.Table], out: pa.Schema) -> Iterator[pa.RecordBatch]:
     return chain.from_iterable(as_schema(table.select(out.names), out).to_batches() for table in tables)
-
-
-def _among(rows: pa.Table, others: pa.Table, schema: TableSchema) -> pa.Array:
-    """Return a flag per row: whether the other rows have its key."""
-    return pc.is_in(key_column(rows, schema.primary_key), value_set=key_column(others, schema.primary_key))

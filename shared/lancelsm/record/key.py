@@ -77,6 +77,11 @@ def key_column(table: pa.Table | pa.RecordBatch, primary_key: tuple[str, ...]) -
     return pc.binary_join_element_wise(*(_ordered(column) for column in columns), _EMPTY).cast(pa.binary())
 
 
+def has_key_of(rows: pa.Table, others: pa.Table, primary_key: tuple[str, ...]) -> pa.Array:
+    """Return a flag per row: whether the other rows have its key."""
+    return pc.is_in(key_column(rows, primary_key), value_set=key_column(others, primary_key))
+
+
 def last_of_key(table: pa.Table, primary_key: tuple[str, ...]) -> pa.Array:
     """Return for each row the index of the last row with its key."""
     columns = [whole(table.column(name)) for name in primary_key]

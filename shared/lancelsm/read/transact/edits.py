@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 
 from lancelsm.errors import Invalid
 from lancelsm.record.casts import shown_value
-from lancelsm.record.key import key_column, newest
+from lancelsm.record.key import has_key_of, newest
 from lancelsm.record.normalize import deletes, upserts
 from lancelsm.record.schema import TableSchema
 
@@ -48,7 +48,7 @@ def check_keys(rows: pa.Table, keys: pa.Table, schema: TableSchema) -> None:
         keys: the keys of the transaction.
     """
     names = schema.primary_key
-    foreign = rows.filter(pc.invert(pc.is_in(key_column(rows, names), value_set=key_column(keys, names))))
+    foreign = rows.filter(pc.invert(has_key_of(rows, keys, names)))
     if foreign.num_rows:
         key = ", ".join(f"{name} {shown_value(foreign.column(name)[0])}" for name in names)
         raise Invalid(

@@ -12,7 +12,7 @@ from lancelsm.dataset.conditions import Condition
 from lancelsm.errors import error_context
 from lancelsm.read.transact.read_token import point_of
 from lancelsm.read.transact.rows_at_head import ViewedRows, new_rows
-from lancelsm.record.key import key_column
+from lancelsm.record.key import has_key_of
 from lancelsm.record.normalize import deletes
 from lancelsm.record.rowsum import row_setsum
 from lancelsm.record.schema import TOMBSTONE, TableSchema
@@ -85,7 +85,7 @@ class MatchingKeys:
     def _checked_again(self, tombstones: pa.Table, sum_of_rows: Setsum, rows: pa.Table) -> tuple[pa.Table, Setsum]:
         """Return tombstones of the keys that match after these rows, and their sum."""
         names = self._schema.primary_key
-        changed = pc.is_in(key_column(tombstones, names), value_set=key_column(rows, names))
+        changed = has_key_of(tombstones, rows, names)
         live = rows.filter(pc.invert(rows.column(TOMBSTONE))).drop_columns([TOMBSTONE])
         matching = self._condition.matching(live, table=self._region.context.uri).select(names)
         added, removed = deletes(matching, schema=self._schema), tombstones.filter(changed)

@@ -8,7 +8,7 @@ import pyarrow.compute as pc
 from lancelsm.read.transact.read_token import point_of
 from lancelsm.read.transact.rows_at_head import RowsAtHead, ViewedRows
 from lancelsm.record.casts import as_schema
-from lancelsm.record.key import key_column
+from lancelsm.record.key import has_key_of
 
 
 class NewestAtHead(RowsAtHead):
@@ -19,7 +19,6 @@ class NewestAtHead(RowsAtHead):
         self._point = point_of(viewed.end)
 
     def _after(self, found: pa.Table, rows: pa.Table) -> pa.Table:
-        names = self._schema.primary_key
-        replaced = pc.is_in(key_column(found, names), value_set=key_column(rows, names))
+        replaced = has_key_of(found, rows, self._schema.primary_key)
         added = self._select(as_schema(rows, self._schema.stored))
         return pa.concat_tables([found.filter(pc.invert(replaced)), added])

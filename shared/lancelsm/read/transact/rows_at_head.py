@@ -17,7 +17,7 @@ from lancelsm.read.transact.read_token import LogPoint, point_of
 from lancelsm.read.view import View
 from lancelsm.record.batches import gathered
 from lancelsm.record.casts import as_schema
-from lancelsm.record.key import fold, key_column
+from lancelsm.record.key import fold, has_key_of
 from lancelsm.record.schema import TOMBSTONE, TableSchema
 from lancelsm.region.catalog import Region
 from lancelsm.region.head import Head
@@ -123,8 +123,7 @@ class RowsAtHead:
 
     def _after(self, found: pa.Table, rows: pa.Table) -> pa.Table:
         """Return the live rows after these rows in stored form, which have distinct keys."""
-        names = self._schema.primary_key
-        replaced = pc.is_in(key_column(found, names), value_set=key_column(rows, names))
+        replaced = has_key_of(found, rows, self._schema.primary_key)
         live = rows.filter(pc.invert(rows.column(TOMBSTONE))).drop_columns([TOMBSTONE])
         added = self._select(as_schema(live, live_columns(self._schema)))
         return pa.concat_tables([found.filter(pc.invert(replaced)), added])
