@@ -6,6 +6,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from lancelsm.errors import Invalid
+from lancelsm.gc.collect import Collected, step_document
+from lancelsm.objects.open import open_store
+from lancelsm.region import config as configs
 from lancelsm.region.handle import open_configured
 from lancelsm.stack import collection_steps
 from lancelsm.stack.function import Document, FunctionCall, function, parse_event, settings, table_uri
@@ -30,6 +33,8 @@ class Input:
             repeated, it returns what the first attempt wrote.
         attempt: for `mark`: how many times the execution has marked, this time included.
         interval_seconds: for `mark`: the time between `commit` and sweep, by default the table's; at most 7 days.
+        at: for `mark`: when the execution was to begin, if a merge started it. If the table was dropped since, there is
+            nothing to collect: the phase is `idle`.
 
     Returns:
         {"round": the URI, "rounds": their number, "phase", "candidates", "bytes", "kept", "deleted": numbers,
@@ -47,6 +52,7 @@ class Input:
     execution: str | None = None
     attempt: int = 1
     interval_seconds: int | None = None
+    at: str | None = None
 
 
 @function
@@ -54,7 +60,11 @@ def handler(event: Document, call: FunctionCall) -> Document:
     request = parse_event(Input, event)
     if (request.round is None) != (request.step == "mark"):
         raise Invalid(f"{request.step} takes {'no' if request.step == 'mark' else 'a'} round", field="round")
-    handle = open_configured(table_uri(request.table, root=SETTINGS["LANCELSM_TABLES"]))
+    uri = table_uri(request.table, root=SETTINGS["LANCELSM_TABLES"])
+    if request.at is not None and configs.read(open_store(uri), uri=uri) is None:
+        call.telemetry.log("the table was dropped", table=uri)
+        return {**step_document(Collected(rounds=(), phase="idle")), "round": "", "rounds": 0, "interval_seconds": 0}
+    handle = open_configured(uri)
     match request.step:
         case "mark":
             document, done = collection_steps.mark(

@@ -42,6 +42,16 @@ def test_a_step_that_skips_a_damaged_region_returns_and_logs_the_failure(
     assert (swept["deleted"], swept["failure"]) == (marked["candidates"], {})
 
 
+def test_a_collection_that_a_merge_started_ends_if_the_table_was_dropped_since(deployment: Deployment) -> None:
+    gone = {"table": "orders", "step": "mark"}
+    with pytest.raises(Invalid, match="no table"):
+        load_function("gc_round").handler(gone, Context())
+
+    answer = load_function("gc_round").handler({**gone, "at": "2026-01-31T12:00:00Z"}, Context())
+
+    assert (answer["phase"], answer["rounds"], answer["failure"]) == ("idle", 0, {})
+
+
 def test_mark_fails_if_it_has_no_round_left(deployment: Deployment) -> None:
     table = deployment.table(regions="unsharded")
     table.upsert(ORDERS)
