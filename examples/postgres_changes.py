@@ -18,7 +18,8 @@ NUMBERS = {"smallint": int, "integer": int, "bigint": int, "real": float, "doubl
 
 
 def psql(query):
-    return subprocess.run(["psql", "-XAtqc", query], check=True, capture_output=True, text=True).stdout.splitlines()
+    done = subprocess.run(["psql", "-XAtqc", query], check=True, capture_output=True, text=True)
+    return [line for line in done.stdout.split("\n") if line]  # splitlines() would also split texts at U+2028
 
 
 def row(text):

@@ -255,6 +255,14 @@ def test_a_value_of_an_unknown_encoding_is_refused_without_a_schema(tmp_path, ki
         table.apply_changes([event("c", None, {"id": 1, "x": given}, 1)], format="debezium")
 
 
+@pytest.mark.parametrize("text", ['{"id":1,"v":%s}', '{"op":"c","after":{"id":1,"v":%s}}'])
+def test_a_number_in_a_line_keeps_all_digits_of_a_decimal(tmp_path, text):
+    schema = pa.schema([("id", pa.int64()), ("v", pa.decimal128(20, 2))])
+    table = lancelsm.create(tmp_path / "t", schema, primary_key="id")
+    table.apply_changes(text % "123456789012345678.91", format="debezium" if "op" in text else "rows")
+    assert rows_of(table) == [(1, Decimal("123456789012345678.91"))]
+
+
 def test_plain_values_need_no_schema(tmp_path):
     columns = pa.schema([("id", pa.int64()), ("day", pa.date32()), ("price", pa.decimal128(10, 2))])
     table = lancelsm.create(tmp_path / "t", columns, primary_key="id")

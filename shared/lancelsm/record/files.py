@@ -71,7 +71,7 @@ def read_file(path: str, *, schema: pa.Schema | None) -> pa.Table:
 def read_ndjson(lines: Iterable[bytes], *, schema: pa.Schema | None) -> pa.Table:
     """Read one JSON object per line (see `json_rows`); skip blank lines. Raise `Invalid` with the line number."""
     rows = []
-    exact = schema is not None and _has_decimal(schema)
+    exact = schema is not None and has_decimal(schema)
     for number, line in enumerate(lines, start=1):
         text = line.removeprefix(BOM_UTF8) if number == 1 else line
         if not text.strip():
@@ -138,7 +138,7 @@ def _inferred(values: list[Any], name: str) -> pa.Array:
     return attempt(values, pa.array, pa.field(name, pa.null()))
 
 
-def _has_decimal(fields: Iterable[pa.Field]) -> bool:
+def has_decimal(fields: Iterable[pa.Field]) -> bool:
     """Return whether a number may need more digits than a double has."""
     return any(pa.types.is_decimal(kind) for field in fields for kind in _leaves(field.type))
 

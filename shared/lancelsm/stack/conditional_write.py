@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
 from typing import Any, Literal, Protocol
 
 from lancelsm.errors import Invalid, error_context
+from lancelsm.read.transact.change_formats import JsonEvents
 from lancelsm.record.files import json_rows
 from lancelsm.stack.delivery.message import unpacked
 from lancelsm.stack.delivery.request import stream_of
@@ -108,10 +108,8 @@ def conditional_write(given: WriteInput, *, table: Table, inbox: Inbox) -> Docum
 
 
 def _apply(given: WriteInput, table: Table) -> Document:
-    # The values come from JSON, also in the format rows.
-    events = [event if event is None else json.dumps(event) for event in given.events or ()]
     done = table.apply_changes(
-        events,
+        JsonEvents(given.events or ()),
         format=given.format or "rows",
         sequence_by=given.sequence_by,
         apply_as_deletes=given.apply_as_deletes,

@@ -30,6 +30,7 @@ from lancelsm.read.transact.rows_at_head import ViewedRows
 from lancelsm.read.transact.stored_changes import as_deletes, numbered, numbers, stored, without_numbers
 from lancelsm.read.transact.transactions import Append, ReadView
 from lancelsm.read.view import View
+from lancelsm.record.files import has_decimal
 from lancelsm.record.key import key_column
 from lancelsm.record.schema import TOMBSTONE, TableSchema
 from lancelsm.record.sequence import from_text
@@ -140,7 +141,7 @@ def _shown(event: Any) -> Any:
 
 def apply_changes(events: Any, request: CaptureRequest, access: Access, context: TableContext) -> Applied:
     """Apply events; see `Table.apply_changes`. Raises: the same errors."""
-    listed, is_json = listed_events(events)
+    listed, is_json = listed_events(events, exact=has_decimal(request.selection.schema.columns))
     bad = _Rejected(request.on_bad_row, listed, context)
     offsets: Sequence[int] = ()
     if request.source is not None:

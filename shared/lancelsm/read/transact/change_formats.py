@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from decimal import Decimal
+from functools import partial
 from typing import Any, Literal
 
 import pyarrow as pa
 
-from lancelsm.common.json_text import parse_json
+from lancelsm.common.json_text import finite, parse_json
 from lancelsm.common.shown import shown
 from lancelsm.errors import Invalid
 from lancelsm.read.transact.change_event import RowChange, Selection
@@ -43,18 +45,24 @@ class BadLine:
     reason: str
 
 
-def listed_events(events: Any) -> tuple[list[Any], bool]:
+class JsonEvents(list[Any]):
+    """Events whose values are as `json.loads` returns them; for callers of `Table.apply_changes` that parsed JSON."""
+
+
+def listed_events(events: Any, *, exact: bool) -> tuple[list[Any], bool]:
     """Return events one by one, and whether their values are as `json.loads` returns them.
 
     Args:
         events: Arrow data, JSON lines in one text or several, one dict, or an iterable of dicts.
+        exact: numbers in JSON lines may need more digits than a double has.
 
     Raises:
         Invalid: it is none of them.
     """
+    parse = partial(_of_line, parse_float=Decimal if exact else finite)
     if isinstance(events, str | bytes):
         lines = events.split("\n") if isinstance(events, str) else events.split(b"\n")  # a text may have U+2028
-        return [_of_line(line) for line in lines if line.strip()], True
+        return [parse(line) for line in lines if line.strip()], True
     if hasattr(events, "__arrow_c_stream__") or hasattr(events, "__arrow_c_array__"):
         return list(json_objects(pa.table(events))), True  # JSON values are read back as the same rows
     if isinstance(events, Mapping):
@@ -64,13 +72,13 @@ def listed_events(events: Any) -> tuple[list[Any], bool]:
             f"events can't be read from {type(events).__name__}", remedy="Give dicts, JSON lines, or Arrow data"
         )
     given = list(events)
-    is_json = any(isinstance(event, str | bytes) for event in given)
-    return [_of_line(event) if isinstance(event, str | bytes) else event for event in given], is_json
+    is_json = isinstance(events, JsonEvents) or any(isinstance(event, str | bytes) for event in given)
+    return [parse(event) if isinstance(event, str | bytes) else event for event in given], is_json
 
 
-def _of_line(line: str | bytes) -> Any:
+def _of_line(line: str | bytes, *, parse_float: Callable[[str], Any]) -> Any:
     try:
-        return parse_json(line)
+        return parse_json(line, parse_float=parse_float)
     except ValueError as error:
         return BadLine(line if isinstance(line, str) else line.decode(errors="replace"), str(error))
 
