@@ -13,7 +13,7 @@ import sys
 
 import lancelsm
 
-COLUMN = re.compile(r"(\w+)\[([^:]+)\]:('(?:[^']|'')*'|\S+)")
+COLUMN = re.compile(r"""(\w+|"(?:[^"]|"")+")\[([^:]+)\]:('(?:[^']|'')*'|\S+)|new-tuple: """)
 NUMBERS = {"smallint": int, "integer": int, "bigint": int, "real": float, "double precision": float}
 
 
@@ -22,8 +22,19 @@ def psql(query):
     return [line for line in done.stdout.split("\n") if line]  # splitlines() would also split texts at U+2028
 
 
-def row(text):
-    return {name: value(kind, found) for name, kind, found in COLUMN.findall(text)}
+def rows(text):
+    """Return the row of a change; of an update with the old row or key, both."""
+    found = [{}]
+    for name, kind, text_of_value in COLUMN.findall(text):
+        if name:
+            found[-1][unquoted(name, '"')] = value(kind, text_of_value)
+        else:
+            found.append({})
+    return found
+
+
+def unquoted(text, mark):
+    return text[1:-1].replace(mark * 2, mark) if text.startswith(mark) else text
 
 
 def value(kind, text):
@@ -31,7 +42,7 @@ def value(kind, text):
         return None
     if text == "unchanged-toast-datum":  # apply_changes takes the value of the stored row
         return "__debezium_unavailable_value"
-    plain = text[1:-1].replace("''", "'") if text.startswith("'") else text
+    plain = unquoted(text, "'")
     if kind == "boolean":
         return plain == "true"
     return NUMBERS[kind](plain) if kind in NUMBERS else plain.replace(" ", "T") if "time" in kind else plain
@@ -42,12 +53,10 @@ def event(lsn, data):
     found = re.match(rf"table {re.escape(sys.argv[1])}: (INSERT|UPDATE|DELETE|TRUNCATE): (.*)", data, re.DOTALL)
     if found is None:
         return None
-    op, rest = found[1], found[2]
-    before, _, after = rest.rpartition(" new-tuple: ")
-    if op == "DELETE":
-        before, after = rest, ""
-    sides = {"before": row(before) or None, "after": row(after) or None}
-    return {"op": {"INSERT": "c", "UPDATE": "u", "DELETE": "d", "TRUNCATE": "t"}[op], **sides, "source": {"lsn": lsn}}
+    *before, after = rows(found[2]) if found[1] != "DELETE" else (*rows(found[2]), None)
+    sides = {"before": before[0] if before else None, "after": after}
+    op = {"INSERT": "c", "UPDATE": "u", "DELETE": "d", "TRUNCATE": "t"}[found[1]]
+    return {"op": op, **sides, "source": {"lsn": lsn}}
 
 
 def transactions(changes):

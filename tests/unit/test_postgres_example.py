@@ -23,6 +23,7 @@ COLUMNS = pa.schema(
         ("price", pa.decimal128(10, 2)),
         ("at", pa.timestamp("us")),
         ("paid", pa.bool_()),
+        ("Sold by", pa.string()),
         ("lsn", pa.int64()),
     ]
 )
@@ -97,14 +98,16 @@ def follow(uri: str, *, killed: str = "") -> int:
 def test_the_table_has_the_rows_of_the_source_after_kills_at_each_step(sql: Sql, tmp_path: Path) -> None:
     table = lancelsm.create(tmp_path / "orders", COLUMNS, primary_key="id", regions="bucket(id, 2)")
     sql("create table orders (id bigint primary key, note text, price numeric(10, 2), at timestamp, paid boolean)")
+    sql('alter table orders add "Sold by" text')
     sql("alter table orders alter note set storage external")
     sql("select pg_create_logical_replication_slot('orders', 'test_decoding')")
-    values = "n, repeat('it''s ü ' || n, 1000), n * 1.5, '2024-02-29 12:30:15.25', n % 2 = 0"
-    again = "delete from orders where id = 6; insert into orders values (6, 'again', -1, null, null)"
+    values = "n, repeat('it''s ü ' || n, 1000), n * 1.5, '2024-02-29 12:30:15.25', n % 2 = 0, null"
+    again = "delete from orders where id = 6; insert into orders values (6, 'again', -1, null, null, null)"
+    quoted = """update orders set "Sold by" = 'a new-tuple: id[bigint]:7 b' where id > 7"""
     changes = (
         f"insert into orders select {values} from generate_series(1, 20) n",
         f"begin; update orders set price = null where id < 5; {again}; commit",
-        "alter table orders replica identity full; update orders set id = 100 where id = 1",
+        f"alter table orders replica identity full; update orders set id = 100 where id = 1; {quoted}",
         "delete from orders where id in (2, 3)",
     )
     for change, killed in zip(changes, ("before", "after", "forgotten", ""), strict=True):
@@ -119,4 +122,5 @@ def test_the_table_has_the_rows_of_the_source_after_kills_at_each_step(sql: Sql,
     assert sql("select string_agg(note, '' order by id) from orders") == "".join(one["note"] for one in found)
     assert [str(one["price"] or "") for one in found] == [line.split("|")[2] for line in texts]
     assert {str(one["at"]) for one in found} == {"2024-02-29 12:30:15.250000", "None"}
+    assert [one["Sold by"] for one in found if one["id"] > 7] == ["a new-tuple: id[bigint]:7 b"] * 14
     assert table.source_offset("orders")
