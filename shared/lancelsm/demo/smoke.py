@@ -26,6 +26,7 @@ _SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("run",
 # The schedule must start nothing: a merge of its own would start a collection, which fails once the table is dropped.
 _SETTINGS = {"flush_age_seconds": 604_800.0, "merge_age_seconds": 604_800.0}
 _VISIBLE_SECONDS = 300
+_RUN_SECONDS = 3600  # after that time, a table is not that of a run that still goes on
 
 
 def smoke_checks(
@@ -39,7 +40,7 @@ def smoke_checks(
     """Run the steps, and yield the check of each, until one fails.
 
     The table is created and dropped with the caller's rights. It has a name of its own below `lancelsm-smoke`, since
-    functions remember a table for a minute. What earlier runs have left is dropped first. After a failure it stays.
+    functions remember a table for a minute. After a failure it stays; a run an hour later or more drops it first.
 
     Args:
         resources: used instead of the stacks' outputs.
@@ -75,17 +76,24 @@ class _Run:
         self._clock = clock
         self._ids = ids
         self._row = {"id": 1, "run": str(ids.nonce())}
-        self._name = f"{SMOKE}/{self._row['run']}"
+        self._started_at = int(clock.now())
+        self._name = f"{SMOKE}/{self._started_at}-{self._row['run']}"
 
     def create(self) -> str:
         place = self._resources or DeployedStage.from_outputs(self._stage, service=self._service)
         self._stack = Stack(place, service=self._service, clock=self._clock, ids=self._ids)
         self._uri = f"{place.tables}/{self._name}"
         for left in list_directories(f"{place.tables}/{SMOKE}"):
+            if self._may_be_in_use(left):
+                continue
             with suppress(Invalid):  # there is no table any more
                 drop_table(f"{place.tables}/{SMOKE}/{left}")
         lancelsm.create(self._uri, _SCHEMA, primary_key="id", registry=place.registry, settings=_SETTINGS)
         return self._uri
+
+    def _may_be_in_use(self, name: str) -> bool:
+        begun = name.partition("-")[0]
+        return begun.isdecimal() and self._started_at - int(begun) < _RUN_SECONDS
 
     def write(self) -> str:
         with self._client() as client:
