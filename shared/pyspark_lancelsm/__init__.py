@@ -10,7 +10,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamWriter, DataSourceWriter
+    from pyspark.sql.datasource import (
+        DataSource,
+        DataSourceReader,
+        DataSourceStreamReader,
+        DataSourceStreamWriter,
+        DataSourceWriter,
+    )
     from pyspark.sql.types import StructType
 else:
     try:
@@ -28,13 +34,19 @@ class DefaultSource(DataSource):
 
     def schema(self) -> StructType:
         from lancelsm.spark.source import read_schema  # noqa: PLC0415
+        from lancelsm.spark.stream_source import change_schema, reads_changes  # noqa: PLC0415
 
-        return read_schema(self.options)
+        return change_schema(self.options) if reads_changes(self.options) else read_schema(self.options)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         from lancelsm.spark.source import Reader  # noqa: PLC0415
 
         return Reader(self.options, schema)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        from lancelsm.spark.stream_source import StreamReader  # noqa: PLC0415
+
+        return StreamReader(self.options, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         from lancelsm.spark.source import BatchWriter  # noqa: PLC0415

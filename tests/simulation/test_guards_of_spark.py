@@ -8,6 +8,7 @@ from pathlib import Path
 import pyarrow as pa
 
 import lancelsm
+from lancelsm.spark.stream_read import ChangeSource, StreamRequest
 from lancelsm.spark.write_rows import REGION, WriteJob, write_sorted
 from tests.simulation.marks import without
 from tests.simulation.removal import with_and_without
@@ -37,6 +38,17 @@ def job_whose_place_was_taken(path: Path) -> None:
     assert "a later job took the place" in str(pickle.loads(error))
 
 
+def batch_that_is_behind_the_cursor(path: Path) -> None:
+    """A query with an older checkpoint commits a batch that is before the cursor."""
+    table = lancelsm.create(path / "table", pa.schema([("id", pa.int64())]), primary_key="id")
+    source = ChangeSource(StreamRequest(uri=table.uri, cursor="c"))
+    start = source.initial_offset()
+    table.upsert([{"id": 1}])
+    source.commit(source.latest_offset())
+    source.commit(start)
+    assert source.initial_offset() == source.latest_offset()
+
+
 test_scenarios_pass, test_scenarios_fail_without_their_guard = with_and_without(
     {
         "chunk of a job is appended once": ([without("chunk of a job is appended once")], repeated_task),
@@ -44,6 +56,10 @@ test_scenarios_pass, test_scenarios_fail_without_their_guard = with_and_without(
             [without("job is the only one of its producer")],
             job_whose_place_was_taken,
         ),
+        "cursor of a stream moves forward alone": (
+            [without("cursor of a stream moves forward alone")],
+            batch_that_is_behind_the_cursor,
+        ),
     },
-    own=(repeated_task, job_whose_place_was_taken),
+    own=(repeated_task, job_whose_place_was_taken, batch_that_is_behind_the_cursor),
 )

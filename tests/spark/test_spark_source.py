@@ -111,6 +111,26 @@ def test_a_plain_write_appends_the_rows_of_each_task(tmp_path: Path, session: Sp
         rows.write.format("lancelsm").mode("append").option("txn_app", "x").save(table.uri)
 
 
+def test_a_stream_continues_at_its_checkpoint(tmp_path: Path, session: SparkSession) -> None:
+    table = three_levels(tmp_path / "table")
+    options = {"changes": "true", "cursor": "copy", "entries_per_trigger": 1}
+    seen: list[tuple[int, int | None, str]] = []
+
+    def run() -> list[tuple[int, int | None, str]]:
+        seen.clear()
+        frame = session.readStream.format("lancelsm").options(**options).load(table.uri)
+        query = frame.writeStream.foreachBatch(lambda df, _: seen.extend((r.id, r.v, r._op) for r in df.collect()))
+        query = query.option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True).start()
+        assert query.awaitTermination(240)
+        return sorted(seen, key=str)
+
+    first = run()
+    table.upsert([{"id": 7, "v": 7}])
+    assert run() == [(7, 7, "upsert")]
+    assert run() == []
+    assert first == [(0, 1, "upsert"), (0, 2, "upsert"), (1, 1, "upsert"), (2, 1, "upsert"), (3, None, "delete")]
+
+
 def test_an_overwrite_is_refused_with_the_recipe(tmp_path: Path, session: SparkSession) -> None:
     table = three_levels(tmp_path / "table")
     frame = session.createDataFrame([(1, 1)], "id long, v long")

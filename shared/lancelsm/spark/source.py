@@ -12,6 +12,7 @@ from pyspark.sql.types import StructType
 
 from lancelsm.common.duration import seconds_of
 from lancelsm.errors import Invalid
+from lancelsm.record.schema import unknown_column
 from lancelsm.region.handle import open_configured
 from lancelsm.spark.batch_read import ReadRequest, TaskPart, declared_schema, parts, read_part
 from lancelsm.spark.write_rows import check_columns, write_unsorted
@@ -132,17 +133,26 @@ def refuse_stream() -> Invalid:
     )
 
 
-def _checked_schema(request: ReadRequest, schema: StructType) -> pa.Schema:
-    """Return the Arrow schema of the declared columns. Raises `Invalid` if the user declared other types."""
-    names = schema.fieldNames()
-    chosen = declared_schema(ReadRequest(uri=request.uri, at=request.at, columns=tuple(names)))
-    expected = from_arrow_schema(chosen, prefer_timestamp_ntz=True)
-    for given, ours in zip(schema.fields, expected.fields, strict=True):
-        if given.dataType.simpleString() != ours.dataType.simpleString():
+def matching_schema(given: StructType, expected: pa.Schema, *, table: str) -> pa.Schema:
+    """Return the part of the expected schema that is declared. Raises `Invalid` for another column or type."""
+    names = given.fieldNames()
+    if unknown := [name for name in names if name not in expected.names]:
+        raise unknown_column(unknown[0], expected.names, table=table)
+    chosen = pa.schema([expected.field(name) for name in names])
+    ours = from_arrow_schema(chosen, prefer_timestamp_ntz=True)
+    for one, other in zip(given.fields, ours.fields, strict=True):
+        if one.dataType.simpleString() != other.dataType.simpleString():
             raise Invalid(
-                f"the schema has {given.dataType.simpleString()}, but the table has {ours.dataType.simpleString()}",
+                f"the schema has {one.dataType.simpleString()}, but the table has {other.dataType.simpleString()}",
                 remedy="Leave out the schema, or declare this type",
-                table=request.uri,
-                field=given.name,
+                table=table,
+                field=one.name,
             )
     return chosen
+
+
+def _checked_schema(request: ReadRequest, schema: StructType) -> pa.Schema:
+    """Return the Arrow schema of the declared columns. Raises `Invalid` if the user declared other types."""
+    names = tuple(schema.fieldNames())
+    chosen = declared_schema(ReadRequest(uri=request.uri, at=request.at, columns=names))
+    return matching_schema(schema, chosen, table=request.uri)
