@@ -9,7 +9,8 @@ import pyarrow as pa
 import pytest
 
 import lancelsm
-from lancelsm.errors import Invalid
+from lancelsm.errors import Invalid, Unavailable
+from lancelsm.read.transact import source_offsets
 from lancelsm.read.transact.change_capture import Applied
 from lancelsm.read.transact.change_decision import decide
 from lancelsm.region.handle import open_table
@@ -54,12 +55,19 @@ def merged_delete(path: Path) -> None:
 
 
 def repeated_call(path: Path) -> None:
-    """A consumer repeats a call whose reply was lost, after another writer."""
+    """A consumer crashes before the offset of its source moves. It repeats the call after another writer."""
     table = versions(path)
-    table.apply_changes([event(1, 5)], source="s", offset=1)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(source_offsets, "move_offset", _fails)
+        with pytest.raises(Unavailable):
+            table.apply_changes([event(1, 5)], source="s", offset=1)
     table.upsert([event(1, 6)])
     assert table.apply_changes([event(1, 5)], source="s", offset=1) == Applied(skipped=1)
     assert table.get([1])["v"].to_pylist() == [6]
+
+
+def _fails(*_: object, **__: object) -> None:
+    raise Unavailable("the registry does not answer")
 
 
 def refused_append(path: Path) -> None:

@@ -182,3 +182,10 @@ def test_an_encoding_is_decoded_or_refused(tmp_path, kind, name, given, value):
     applied = table.apply_changes([event], format="debezium", on_bad_row="skip")
     assert applied == Applied(written=int(value is not None), rejected=int(value is None))
     assert value is None or rows_of(table) == [(1, value)]
+
+
+def test_a_bad_row_that_was_left_out_is_skipped_by_a_repeated_call(table):
+    events = ["no JSON", json.dumps({"id": 1, "v": "a", "at": None, "b": None})]
+    assert table.apply_changes(events, source="s", offset=[1, 2], on_bad_row="dead_letter").rejected == 1
+    more = [*events, json.dumps({"id": 2, "v": "b", "at": None, "b": None})]
+    assert table.apply_changes(more, source="s", offset=[1, 2, 3]) == Applied(written=1, skipped=2)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import threading
+from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, cast
@@ -143,12 +144,10 @@ def apply_changes(events: Any, request: CaptureRequest, access: Access, context:
     """Apply events; see `Table.apply_changes`. Raises: the same errors."""
     listed, is_json = listed_events(events, exact=has_decimal(request.selection.schema.columns))
     bad = _Rejected(request.on_bad_row, listed, context)
-    offsets: Sequence[int] = ()
-    if request.source is not None:
-        offsets = of_sources.offsets_of(request.offset, len(listed))
+    source = _Source.read(context, request, len(listed))
     changes: list[RowChange] = []
-    skipped = 0
-    for number, event in enumerate(listed):
+    skipped = source.done
+    for number, event in enumerate(listed[source.done :], source.done):
         try:
             found = PARSE[request.format](number, event, request.selection)
         except Invalid as error:
@@ -176,15 +175,32 @@ def apply_changes(events: Any, request: CaptureRequest, access: Access, context:
     rows, fitting = stored(whole, request.selection, is_json=is_json, bad=bad)
     kept = [at for at, change in enumerate(fitting) if change.event not in bad.events]
     bad.keep()  # guard: bad rows are kept before the others are appended
-    call = _Call(request, [fitting[at] for at in kept], offsets, access, bad)
+    call = _Call(request, [fitting[at] for at in kept], source.offsets, access, bad)
     done = call.append(numbered(rows.take(pa.array(kept, pa.int64()))))
-    _move(context, request, offsets)  # guard: offset moves after all regions
+    source.move(context)  # guard: offset moves after all regions
     return done + Applied(skipped=skipped, rejected=len(bad.events))
 
 
-def _move(context: TableContext, request: CaptureRequest, offsets: Sequence[int]) -> None:
-    if request.source is not None and offsets:
-        of_sources.move_offset(context, request.source, offsets[-1])
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Source:
+    """The source of a call. `done` counts its first events, which were applied or rejected by an earlier call."""
+
+    name: str | None
+    offsets: Sequence[int] = ()
+    applied: int | None = None
+    done: int = 0
+
+    @classmethod
+    def read(cls, context: TableContext, request: CaptureRequest, events: int) -> _Source:
+        if request.source is None:
+            return cls(name=None)
+        offsets = of_sources.offsets_of(request.offset, events)
+        applied = of_sources.read_offset(context, request.source)
+        return cls(name=request.source, offsets=offsets, applied=applied, done=bisect_right(offsets, applied or 0))
+
+    def move(self, context: TableContext) -> None:
+        if self.name is not None and self.offsets:
+            of_sources.move_offset(context, self.name, self.offsets[-1], applied=self.applied)
 
 
 class _Call:

@@ -73,15 +73,18 @@ def read_offset(context: TableContext, source: str) -> int | None:
         ) from error
 
 
-def move_offset(context: TableContext, source: str, offset: int) -> None:
+def move_offset(context: TableContext, source: str, offset: int, *, applied: int | None) -> None:
     """Record that all events of a source up to an offset are applied. A lower one changes nothing.
+
+    Args:
+        applied: what `read_offset` returned before.
 
     Raises:
         Contended: other processes kept moving it.
         Corrupt, Unavailable: see `read_offset`.
     """
+    known = applied
     for _ in context.budget().attempts():
-        known = read_offset(context, source)
         if known is not None and known >= offset:
             return
         expect = None if known is None else {"offset": known}
@@ -90,6 +93,7 @@ def move_offset(context: TableContext, source: str, offset: int) -> None:
             context.registry.swap(source_key(context.table, source), expect=expect, change=swap), SwapApplied
         ):
             return
+        known = read_offset(context, source)
     raise Contended(
         "other processes kept moving the offset of the source",
         remedy="Apply the same events again: none is applied twice",
