@@ -56,13 +56,13 @@ class Input:
     where: str | None = None
     events: list[Any] | None = None
     format: Literal["debezium", "flattened", "rows"] | None = None
-    sequence_by: list[str] | None = None
+    sequence_by: list[str] | dict[str, str] | None = None
     apply_as_deletes: str | None = None
     column_list: list[str] | None = None
     except_column_list: list[str] | None = None
     ignore_null_updates: bool = False
     source: str | None = None
-    offset: int | None = None
+    offset: int | list[int] | None = None
     on_bad_row: Literal["fail", "skip"] | None = None
 
 

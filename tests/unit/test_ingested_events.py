@@ -48,6 +48,7 @@ def test_the_last_event_of_each_key_becomes_a_row_or_a_delete(table):
         (event("t", None, None), "empties the source table"),
         (event("c", None, (1, 7)), "7 is not a value of string.*row 0"),
         ({"op": "x"}, "the op 'x'"),
+        ({"op": "c", "after": {"id": 1}}, "no value of column 'v'.*row 0"),
     ],
 )
 def test_an_event_that_needs_rows_or_does_not_fit_is_invalid(table, bad, said):

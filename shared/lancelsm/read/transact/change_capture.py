@@ -166,11 +166,6 @@ def apply_changes(events: Any, request: CaptureRequest, access: Access, context:
             bad=bad,
             table=context.uri,
         )
-    for change in changes:
-        try:
-            change.check_whole()
-        except Invalid as error:
-            bad(change.event, error)
     whole = [change for change in changes if change.event not in bad.events]
     rows, fitting = stored(whole, request.selection, is_json=is_json, bad=bad)
     kept = [at for at, change in enumerate(fitting) if change.event not in bad.events]

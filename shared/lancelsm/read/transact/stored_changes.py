@@ -66,6 +66,8 @@ def _without_row(error: Invalid) -> Invalid:
 
 def _rows(changes: Sequence[RowChange], selection: Selection, convert: Callable[..., pa.Array]) -> pa.Table:
     schema = selection.schema
+    for change in changes:
+        change.check_whole()
     arrays = []
     for field in schema.columns:
         values = [change.values.get(field.name) for change in changes]
