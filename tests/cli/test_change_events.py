@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from lancelsm.region.producers import producer_id
 from tests.cli.console import Json, Run
 
 
@@ -30,12 +31,25 @@ def test_a_repeated_command_goes_on_after_the_lines_that_are_applied(orders: Pat
 
 
 def test_events_come_from_stdin_and_a_bad_one_is_named_or_counted(orders: Path, run: Run) -> None:
-    lines = '{"id": 5, "state": "a", "price": 1.0}\nno json\n'
+    lines = '{"id": 5, "state": "a", "price": 1.0}\n\nno json\n'
     done = run("apply", orders, "-", stdin=lines)
     assert done.code == 1
     assert "the event is no JSON" in done.err
-    assert "row 1" in done.err
+    assert "line 3" in done.err
+    assert "row" not in done.err.replace("on_bad_row", "")
     done = run("apply", orders, "-", "--on-bad-row", "skip", stdin=lines)
     assert done.code == 0, done.err
     assert "Wrote 1 and deleted 0 rows" in done.out
     assert "1 rejected" in done.out
+
+
+def test_a_source_is_forgotten_where_it_is_remembered(orders: Path, run: Run, as_json: Json) -> None:
+    name, identity = "s13", producer_id("source:s13")
+    assert identity.startswith("-")
+    as_json("apply", orders, "-", "--source", name, stdin='{"id": 5, "state": "a", "price": 1.0}\n')
+    done = run("region", "forget", "--output", "json", "--", orders, identity)
+    (region,) = json.loads(done.out)["regions"]
+    assert len(as_json("region", "list", orders)["regions"]) > 1
+    again = run("region", "forget", orders, "--region", region["region"], "source:s13")
+    assert again.code == 1
+    assert "no region remembers the producer" in again.err

@@ -93,9 +93,10 @@ def test_a_producer_is_forgotten_on_request_and_the_rows_stay(tmp_path):
     append(region, draft(rows, applied_sequences={"job": "5"}, at=DAY), owner="default")
     assert region.head().applied("job") == 5
 
-    with pytest.raises(Invalid, match=rf"no producer 'jobs'.*{producer_id('job')}, last append before 1970-01-02"):
-        forget_producer(region, "jobs", handle.target())
-    forget_producer(region, "job", handle.target())
+    with pytest.raises(Invalid, match=rf"the producer 'jobs'.*{producer_id('job')}, last append before 1970-01-02"):
+        forget_producer([region], "jobs", handle.target())
+    ((_, head),) = forget_producer([region], "job", handle.target())
+    assert head == region.head()
 
     assert region.head().producers == {}
     assert table.scan().to_arrow().to_pylist() == [{"id": 1, "v": 1}]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from enum import StrEnum
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Annotated
@@ -11,7 +12,7 @@ import typer
 
 from lancelsm.cli.arguments import Uri
 from lancelsm.cli.session import Session, command, names, pairs
-from lancelsm.errors import Invalid, error_context
+from lancelsm.errors import Invalid, LsmError, error_context
 
 if TYPE_CHECKING:
     from lancelsm.read.transact.change_capture import Applied
@@ -73,7 +74,7 @@ def apply(  # noqa: PLR0917 - one for each option
     done = Applied()
     with error_context(table=table.uri):
         for numbers, lines in _parts(_lines(files), first):
-            with error_context(lines=f"{numbers[0]}-{numbers[-1]}"):
+            with _naming_lines(numbers):
                 done += table.apply_changes(
                     lines,
                     format=format.value,
@@ -88,6 +89,18 @@ def apply(  # noqa: PLR0917 - one for each option
                 )
     offset = None if source is None else table.source_offset(source)
     session.show({**asdict(done), "offset": offset}, lambda: _text(done, table, offset))
+
+
+@contextmanager
+def _naming_lines(numbers: Sequence[int]) -> Iterator[None]:
+    """Let an error name the line of its event, or the lines of the call."""
+    try:
+        yield
+    except LsmError as error:
+        event = error.where.pop("row", None)
+        where = {"lines": f"{numbers[0]}-{numbers[-1]}"} if event is None else {"line": numbers[int(str(event))]}
+        error.where.update(where)
+        raise
 
 
 def _text(done: Applied, table: Table, offset: int | None) -> str:

@@ -86,17 +86,12 @@ def forget(
 
     A region remembers 16 producers: queues, jobs and sources whose rows it takes exactly once. It forgets one by itself
     30 days after its last append. If the producer repeats an append after this command, its rows are written twice.
-    As JSON: like `region list`.
+    As JSON: like `region list`, with the regions that remembered it.
     """
     from lancelsm.wal.forget import forget_producer
 
     handle = session.handle(uri)
-    target = handle.target()
-    show_regions(
-        session,
-        handle,
-        [(one, forget_producer(one, producer, target)) for one in resolve_regions(handle, region)],
-    )
+    show_regions(session, handle, forget_producer(resolve_regions(handle, region), producer, handle.target()))
 
 
 @command(group, "adopt", example="lancelsm region adopt vectors.lance")

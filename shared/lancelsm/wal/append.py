@@ -100,7 +100,8 @@ def _check_room(region: Region, draft: Draft, head: Head) -> None:
             raise Contended(
                 f"{producers.MOST} producers append to the region, so that it can't remember {name!r}; "
                 f"the one that is idle for longest is {producers.described(head.producers, idle)}",
-                remedy=f"Nothing was written. If a producer appends no more: lancelsm region forget "
-                f"{region.context.uri} {idle} --region {region.id}",
+                # An id may begin with a hyphen.
+                remedy="Nothing was written. If a producer appends no more: lancelsm region forget "
+                f"--region {region.id} -- {region.context.uri} {idle}",
                 **region.where,
             )

@@ -1,6 +1,8 @@
-"""Make a region forget a producer: a repeated append of it is not found any more."""
+"""Make regions forget a producer: a repeated append of it is not found any more."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 from lancelsm.errors import Invalid
 from lancelsm.region import producers
@@ -12,23 +14,36 @@ from lancelsm.wal.entry import Draft, draft
 from lancelsm.wal.slot import Appended
 
 
-def forget_producer(region: Region, producer: str, target: WriteTarget) -> Head:
-    """Append an entry without rows that makes the region forget a producer. Return the newest head.
+def forget_producer(found: Sequence[Region], producer: str, target: WriteTarget) -> list[tuple[Region, Head]]:
+    """Append an entry without rows to each region that remembers a producer: it makes the region forget it.
 
     Args:
+        found: the regions to look at.
         producer: its name, or its id as `lancelsm inspect manifest` shows it.
 
-    Raises: the same errors as `wal.append.append`, and `Invalid` if the region does not remember the producer.
+    Returns:
+        The regions that remembered it, with their newest heads. A call that was interrupted may be repeated.
+
+    Raises: the same errors as `wal.append.append`, and `Invalid` if no region remembers the producer.
     """
-    head = region.head()
-    one = producer if producer in head.producers else producers.producer_id(producer)
-    if one not in head.producers:
-        known = ", ".join(producers.described(head.producers, known) for known in head.producers)
+    heads = [(region, region.head()) for region in found]
+    done = [
+        (region, _forgotten(region, head, one, target))
+        for region, head in heads
+        for one in (producer, producers.producer_id(producer))
+        if one in head.producers
+    ]
+    if not done:
+        known = {one: producers.described(head.producers, one) for _, head in heads for one in head.producers}
         raise Invalid(
-            f"the region remembers no producer {producer!r}",
-            remedy=f"Give one of these: {known}" if known else "There is nothing to forget",
-            **region.where,
+            f"no region remembers the producer {producer!r}",
+            remedy=f"Give one of these: {'; '.join(known.values())}" if known else "There is nothing to forget",
+            table=target.context.uri,
         )
+    return done
+
+
+def _forgotten(region: Region, head: Head, one: str, target: WriteTarget) -> Head:
     rows = target.schema.stored.empty_table()
 
     def next_draft(head: Head) -> Draft | None:
