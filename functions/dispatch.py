@@ -96,5 +96,4 @@ def _delivery(call: FunctionCall) -> str:
         call.telemetry.log("the state of the event source mapping can't be read")
     elif not is_delivering(state):
         call.telemetry.log(f"the event source mapping is {state}: messages of the write queue wait", state=state)
-        call.telemetry.measure("delivery_stopped", 1, table="")
     return state

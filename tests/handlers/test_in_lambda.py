@@ -217,7 +217,6 @@ def test_the_scheduled_dispatch_names_the_state_of_the_mapping_of_the_write_queu
     assert answer == {"flushed": [], "merges": [], "queued": 0, "delivery": "Disabled"}
     log = (tmp_path / "log").read_text()
     assert "the event source mapping is Disabled: messages of the write queue wait" in log
-    assert [line["delivery_stopped"] for line in metrics(log) if "delivery_stopped" in line] == [[1.0]]
     assert unknown["delivery"] == "Unknown"
     assert [line["heartbeat"] for line in metrics(log)] == [[1.0], [1.0]]
     assert not any(UNITS.keys() & line.keys() for line in metrics(log)), "nothing waits: these metrics would cost"

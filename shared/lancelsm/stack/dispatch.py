@@ -10,8 +10,7 @@ is due by the number of generations flushed since the last one, or by that time.
 the merger has recorded its merge in the head. A compaction of a region is due if it has more than `max_generations`
 pending ones and can replace some of them: those that Lance's writer flushed stay, and those that are too large for a
 function. While a merge is due or runs, it is due only if there are more than twice as many, since the merge reads them
-all. A dirty region without data is skipped;
-the merger clears the field.
+all. A dirty region without data is skipped; the merger clears the field.
 """
 
 from __future__ import annotations
