@@ -22,7 +22,7 @@ def partition_of(region: str) -> str:
     """Return the partition of an AWS region.
 
     Raises:
-        ValueError: `region` has not the form of a name of an AWS region, or lancelsm does not support its partition.
+        ValueError: `region` is not the name of an AWS region, or lancelsm does not support its partition.
     """
     if not _REGION.fullmatch(region) and not region.startswith("eusc-"):
         raise ValueError(f"-c region={region}: give the name of an AWS region, such as us-gov-west-1")

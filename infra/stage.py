@@ -31,7 +31,8 @@ Removal = Literal["retain", "destroy"]
 LOG_DAYS = (
     1, 3, 5, 7, 14, 30, 60, 90, 120, 150, 180, 365, 400, 545, 731, 1096, 1827, 2192, 2557, 2922, 3288, 3653,
 )  # fmt: skip
-_RETENTION = dict(zip(LOG_DAYS, logs.RetentionDays, strict=False))  # the last name of the CDK means: for ever
+# The last name of the CDK means that logs never expire.
+_RETENTION = dict(zip(LOG_DAYS, logs.RetentionDays, strict=False))
 _SHIFT = 5
 SHIFT_MINUTES = (0, 5, 10, 15, 30)  # the canaries of CodeDeploy for functions
 # What differs by the name of a stage, unless the context gives it. Other names start from `dev`.

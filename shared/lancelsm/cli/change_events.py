@@ -39,7 +39,7 @@ def apply(  # noqa: PLR0917 - one for each option
     session: Session,
     uri: Uri,
     files: Annotated[list[str], typer.Argument(metavar="FILE...", help="JSON lines, in order; - is stdin.")],
-    format: Annotated[EventFormat, typer.Option("--format", help="What an event is.")] = EventFormat.ROWS,  # noqa: A002
+    format: Annotated[EventFormat, typer.Option("--format", help="The format of the events.")] = EventFormat.ROWS,  # noqa: A002
     sequence_by: Annotated[
         str | None,
         typer.Option(metavar="A[,B]", help="Columns whose highest value wins; COLUMN=PATH for its path in an event."),
@@ -59,7 +59,10 @@ def apply(  # noqa: PLR0917 - one for each option
         typer.Option(metavar="NAME", help="Apply each event of this source once, by its line number."),
     ] = None,
     first: Annotated[int, typer.Option(min=1, metavar="N", help="The number of the first line of the source.")] = 1,
-    on_bad_row: Annotated[BadRow, typer.Option("--on-bad-row", help="End with an error, or count it.")] = BadRow.FAIL,
+    on_bad_row: Annotated[
+        BadRow,
+        typer.Option("--on-bad-row", help="An event that does not fit: end with an error, count it, or also keep it."),
+    ] = BadRow.FAIL,
 ) -> None:
     """Apply change events: upserts and deletes by key, in the order that a sequence gives.
 

@@ -248,7 +248,7 @@ def source_key(table: TableId, name: str) -> Key:
 
 
 def sources(table: TableId) -> str:
-    """Return the partition of these records."""
+    """Return the partition of the records of all sources of a table."""
     return f"O#{table}"
 
 

@@ -62,7 +62,7 @@ class Bounds:
 
     Args:
         bytes_max: the bytes of the generations that one step replaces; see `compaction.tiers.due_parts`.
-        left: collects the regions for which there was no more time.
+        left: gets the regions for which there was no more time.
     """
 
     pace: SharedPace
@@ -79,7 +79,7 @@ def compact_table(
         only: compact only these regions, given by their ids.
         leased: compact each region under its lease, which only saves double work, and leave out a region whose lease
             another process holds.
-        bounds: limits of time and bytes; by default there are none. Generations that are too large for it stay.
+        bounds: limits of time and bytes; none by default. Generations that are too large for them stay as they are.
 
     Returns:
         The generations that were written. None of a region in which another process was faster.

@@ -192,7 +192,7 @@ def _committed(region: Region, written: Iterable[_Written], began: CommittedMani
 
 
 def _log_since(written: _Written, head: Head) -> Since | None:
-    """Return since when the log waits after this generation; None if that is not known."""
+    """Return since when rows wait in the log after this generation; None if that is not known."""
     known = Since.parse(head.log_since)
     at = written.at if written.at is not None else None if known is None else known.at
     return None if at is None else Since(first=written.range.last + 1, at=int(at))

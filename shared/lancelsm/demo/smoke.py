@@ -43,7 +43,7 @@ def smoke_checks(
     functions remember a table for a minute. After a failure it stays; a run an hour later or more drops it first.
 
     Args:
-        resources: used instead of the stacks' outputs.
+        resources: the resources of the stage; by default the outputs of its stacks name them.
     """
     run = _Run(stage, resources=resources, service=service, clock=clock or SystemClock(), ids=ids or SystemIds())
     steps: tuple[tuple[str, Callable[[], str]], ...] = (

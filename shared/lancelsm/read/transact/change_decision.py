@@ -61,8 +61,8 @@ def decide(
         sequence: the columns that order the events; without one they apply in order.
         unchanged: for each event the columns that keep the value of the row before it.
         required: for each event those of them that need such a row.
-        floor: one row with the sequence of this region's forgotten deletes: of an event at or below it whose key has
-            no row, it can't be known whether it was deleted since. So it is late.
+        floor: one row with the late floor of the region. An event at or below it whose key has no row is late: a
+            newer delete of the key may be among those that merges forgot.
     """
     stored = schema.stored
     before = stored.empty_table() if current is None else as_schema(current, stored)

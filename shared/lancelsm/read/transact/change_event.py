@@ -19,7 +19,7 @@ class RowChange:
     Args:
         event: the number of its event in the call, from 0.
         values: by column; a delete has at least the key columns and those of the sequence.
-        unchanged: columns that keep the value of the stored row: the event does not have theirs.
+        unchanged: columns that the event lacks: they keep the values of the stored row.
         needed: those of them that need a stored row; the others are null without one.
         missing: a column of the table that the event does not have; only a delete may lack it.
     """
@@ -65,7 +65,7 @@ class Selection:
         """Return the upsert of these values.
 
         Args:
-            unchanged: columns whose value is that of the stored row: the source did not send it.
+            unchanged: columns that the source did not send: the stored row has their values.
 
         Raises:
             Invalid: a field is not a column.

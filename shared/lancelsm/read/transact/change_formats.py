@@ -90,7 +90,7 @@ def of_rows(number: int, event: Any, selection: Selection) -> list[RowChange]:
 
 
 def of_flattened(number: int, event: Any, selection: Selection) -> list[RowChange]:
-    """Read a record of `ExtractNewRecordState`: a delete has `__deleted` "true", or it is a tombstone without value."""
+    """Read a record of `ExtractNewRecordState`. A delete has `__deleted` "true"; a tombstone is skipped."""
     message = Opened(value=event) if _is_row(event, selection) else opened(event)
     if message.value is None:
         return []
