@@ -1,8 +1,8 @@
 """List the alarms: what a person has to look at. Each has a runbook.
 
 An alarm on a failed run, or on what a run has measured, lasts for three periods: the next run is often better, and
-somebody should still see it. AWS charges each metric of an alarm. So where log lines tell it, one metric counts those of
-several functions.
+somebody should still see it. AWS charges each metric of an alarm. So where log lines tell it, one metric counts those
+of several functions.
 """
 
 from __future__ import annotations

@@ -127,7 +127,7 @@ def _value(value: Any, kind: pa.DataType, field: Field | None) -> Any:
 
 
 def as_number(value: Any, kind: pa.DataType) -> Any:
-    """Convert digits in text (Oracle's SCN), 0 and 1 for a boolean, a double for a decimal; return all else as it is."""
+    """Convert digits in text (Oracle's SCN), 0 and 1 for a boolean, a double for a decimal; else return the value."""
     if isinstance(value, str) and pa.types.is_integer(kind) and _WHOLE.fullmatch(value):
         return int(value)
     if type(value) is int and value in (0, 1) and pa.types.is_boolean(kind):
