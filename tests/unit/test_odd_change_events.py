@@ -148,6 +148,8 @@ def test_a_change_of_the_key_without_a_value_is_rejected_whole(tmp_path):
         {"op": "c", "after": {"id": 1}, "source": "text"},
         {"op": "c", "after": {1: 2}},
         {"id": 1, "v": "a", "__op": "x"},
+        {"schema": {"fields": [1]}, "payload": {"id": 1}},
+        {"schema": {"fields": [{"field": "after", "fields": [{"field": [1]}]}]}, "payload": {"op": "c", "after": FULL}},
     ],
 )
 @pytest.mark.parametrize("form", ["rows", "debezium", "flattened"])
@@ -189,3 +191,12 @@ def test_a_bad_row_that_was_left_out_is_skipped_by_a_repeated_call(table):
     assert table.apply_changes(events, source="s", offset=[1, 2], on_bad_row="dead_letter").rejected == 1
     more = [*events, json.dumps({"id": 2, "v": "b", "at": None, "b": None})]
     assert table.apply_changes(more, source="s", offset=[1, 2, 3]) == Applied(written=1, skipped=2)
+
+
+@pytest.mark.parametrize("name", ["__op", "__source_ts_ms", "__event", "op", "after"])
+@pytest.mark.parametrize("form", ["rows", "flattened"])
+def test_a_table_may_have_the_columns_that_events_have(tmp_path, name, form):
+    table = created(tmp_path, ("id", pa.int64()), (name, pa.string()))
+    events = [{"id": 1, name: "c"}, {"id": 2, name: "u"}]
+    table.apply_changes(events, format=form, sequence_by=name, apply_as_deletes=f"`{name}` = 'u'")
+    assert rows_of(table) == [(1, "c")]

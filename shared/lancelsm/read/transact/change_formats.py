@@ -100,7 +100,8 @@ def of_flattened(number: int, event: Any, selection: Selection) -> list[RowChang
         return _of_no_row(operation)
     if operation not in (None, *_OPERATIONS):
         raise _unknown(operation, _OPERATION)
-    plain = _decoded({name: value for name, value in values.items() if not name.startswith("__")}, message, selection)
+    row = {name: one for name, one in values.items() if name in selection.kinds or not name.startswith("__")}
+    plain = _decoded(row, message, selection)
     added = {name[2:]: value for name, value in values.items() if name.startswith("__")}
     of_source = {name.removeprefix("source_"): value for name, value in added.items() if name.startswith("source_")}
     sequence = _sequence(selection, (plain, of_source, added), whole={**values, **plain})

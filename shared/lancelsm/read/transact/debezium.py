@@ -58,10 +58,12 @@ class Opened:
     key_fields: Sequence[Field] = ()
 
     def inner_fields(self, name: str) -> Sequence[Field]:
-        """Return the fields of a struct in the value; empty if they are not known."""
-        found = next((one for one in self.fields if one.get("field") == name), {})
-        fields: Sequence[Field] = found.get("fields", ())
-        return fields
+        """Return the fields of a struct in the value; empty if they are not known.
+
+        Raises:
+            Invalid: they are not fields.
+        """
+        return _fields_of(next((one for one in self.fields if one["field"] == name), {}))
 
 
 def opened(event: Any) -> Opened:
@@ -85,10 +87,16 @@ _PARTS_OF_MESSAGE: Final = frozenset({"key", "value", "topic", "partition", "off
 def _payload(document: Any) -> tuple[Any, Sequence[Field]]:
     if not isinstance(document, Mapping) or set(document) != {"schema", "payload"}:
         return document, ()
-    schema = document["schema"] or {}
-    if not isinstance(schema, Mapping) or not isinstance(schema.get("fields", []), list):
+    return document["payload"], _fields_of(document["schema"] or {})
+
+
+def _fields_of(schema: Any) -> Sequence[Field]:
+    fields = schema.get("fields", []) if isinstance(schema, Mapping) else None
+    if not isinstance(fields, list) or not all(
+        isinstance(one, Mapping) and isinstance(one.get("field"), str) for one in fields
+    ):
         raise Invalid("the schema of the event is not one of Kafka Connect", field="schema")
-    return document["payload"], tuple(schema.get("fields", ()))
+    return fields
 
 
 def decoded(row: Mapping[str, Any], kinds: Mapping[str, pa.DataType], *, fields: Sequence[Field]) -> dict[str, Any]:

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 Bad = Callable[[int, Invalid], None]
 """Gets the number of an event that does not fit, and why."""
 
-_NUMBER = "__event"
 _PLAIN_KINDS = (pa.string(), pa.int64(), pa.float64(), pa.bool_())  # of a field that is null in all events
 
 
@@ -180,15 +179,16 @@ def _fields(event: Any, change: RowChange) -> Mapping[str, Any]:
 
 def without_numbers(rows: pa.Table) -> pa.Table:
     """Return routed rows in stored form, without the column that numbers them."""
-    return rows.drop_columns([_NUMBER])
+    return rows.select(rows.column_names[:-1])
 
 
 def numbered(rows: pa.Table) -> pa.Table:
-    """Add a column that numbers the rows, to find their changes after they are routed."""
-    return rows.append_column(_NUMBER, pa.array(range(rows.num_rows), pa.int64()))
+    """Add a last column that numbers the rows, to find their changes after they are routed."""
+    name = max(["", *rows.column_names], key=len) + "_"  # no column of the table has it
+    return rows.append_column(name, pa.array(range(rows.num_rows), pa.int64()))
 
 
 def numbers(rows: pa.Table) -> list[int]:
     """Return the numbers of routed rows."""
-    found: list[int] = rows.column(_NUMBER).to_pylist()
+    found: list[int] = rows.column(rows.num_columns - 1).to_pylist()
     return found
