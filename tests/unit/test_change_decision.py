@@ -12,8 +12,10 @@ import pytest
 import lancelsm
 from lancelsm import backup
 from lancelsm.admin.clone import clone_snapshot
+from lancelsm.common.layout import source_key
 from lancelsm.read.transact.change_capture import Applied
 from lancelsm.region.handle import open_table
+from tests.unit.test_rebuild import damage_record
 
 SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.string()), ("seq", pa.int64()), ("sub", pa.int32())])
 
@@ -223,6 +225,17 @@ def test_a_call_is_one_entry_per_region_and_moves_the_offset_in_its_swap(table):
     assert table.source_offset("s") == 7
     assert apply(table, [event(1, "b", 9)], source="s", offset=7) == Applied(skipped=1)
     assert apply(table, [event(1, "b", 9)], source="s", offset=8) == Applied(written=1)
+
+
+@pytest.mark.parametrize("registry", ["sqlite", "object"])
+def test_a_source_whose_record_is_unreadable_is_applied_from_the_start(tmp_path, registry):
+    table = lancelsm.create(tmp_path / "t", SCHEMA, primary_key="id", registry=registry)
+    table.apply_changes([{"id": 1, "v": "a", "seq": 1, "sub": 0}], source="s", offset=5)
+    damage_record(tmp_path / "t", source_key(table.config.table, "s"))
+    with pytest.raises(lancelsm.Corrupt, match="from the start"):
+        table.source_offset("s")
+    again = table.apply_changes([{"id": 1, "v": "b", "seq": 1, "sub": 0}], source="s", offset=5)
+    assert (again.written, again.skipped, table.source_offset("s")) == (0, 1, 5)
 
 
 def test_the_table_remembers_what_orders_its_events(table):

@@ -190,7 +190,7 @@ class _Source:
         if request.source is None:
             return cls(name=None)
         offsets = of_sources.offsets_of(request.offset, events)
-        applied = of_sources.read_offset(context, request.source)
+        applied = of_sources.usable_offset(context, request.source)
         return cls(name=request.source, offsets=offsets, applied=applied, done=bisect_right(offsets, applied or 0))
 
     def move(self, context: TableContext) -> None:

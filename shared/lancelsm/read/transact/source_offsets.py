@@ -62,10 +62,10 @@ def read_offset(context: TableContext, source: str) -> int | None:
         Corrupt: the record is unreadable.
         Unavailable: the registry did not answer.
     """
-    record = context.registry.read(source_key(context.table, source))
     try:
+        record = context.registry.read(source_key(context.table, source))
         return None if record is None else number(record, "offset")
-    except ValueError as error:
+    except (ValueError, Corrupt) as error:
         raise Corrupt(
             f"the record of the source {source!r} is unreadable: {error}",
             remedy="Apply its events again from the start: no event is applied twice",
@@ -73,11 +73,24 @@ def read_offset(context: TableContext, source: str) -> int | None:
         ) from error
 
 
+def usable_offset(context: TableContext, source: str) -> int | None:
+    """Return the same as `read_offset`; delete an unreadable record. Regions know which events they have.
+
+    Raises:
+        Unavailable: the registry did not answer.
+    """
+    try:
+        return read_offset(context, source)
+    except Corrupt:
+        context.registry.discard(source_key(context.table, source))
+        return None
+
+
 def move_offset(context: TableContext, source: str, offset: int, *, applied: int | None) -> None:
     """Record that all events of a source up to an offset are applied. A lower one changes nothing.
 
     Args:
-        applied: what `read_offset` returned before.
+        applied: what `usable_offset` returned before.
 
     Raises:
         Contended: other processes kept moving it.
