@@ -200,3 +200,29 @@ def test_a_table_may_have_the_columns_that_events_have(tmp_path, name, form):
     events = [{"id": 1, name: "c"}, {"id": 2, name: "u"}]
     table.apply_changes(events, format=form, sequence_by=name, apply_as_deletes=f"`{name}` = 'u'")
     assert rows_of(table) == [(1, "c")]
+
+
+@pytest.mark.parametrize(
+    ("kind", "schema", "given", "value"),
+    [
+        (pa.list_(pa.date32()), {"items": {"name": "io.debezium.time.Date"}}, [1, None], [dt.date(1970, 1, 2), None]),
+        (
+            pa.struct([("a", pa.list_(pa.time64("us")))]),
+            {"fields": [{"field": "a", "items": {"name": "io.debezium.time.MicroTime"}}]},
+            {"a": [1_000_000]},
+            {"a": [dt.time(0, 0, 1)]},
+        ),
+        (pa.list_(pa.date32()), None, [1], [dt.date(1970, 1, 2)]),
+        (pa.list_(pa.duration("ns")), None, [1], None),
+        (pa.list_(pa.date32()), {"items": 5}, [1], None),
+        (pa.struct([("a", pa.date32())]), {"fields": 5}, {"a": 1}, None),
+    ],
+)
+def test_nested_values_are_decoded_like_those_of_columns(tmp_path, kind, schema, given, value):
+    table = created(tmp_path, ("id", pa.int64()), ("v", kind))
+    event = {"id": 1, "v": given}
+    if schema is not None:
+        event = {"schema": {"fields": [{"field": "v", **schema}]}, "payload": event}
+    applied = table.apply_changes([event], format="flattened", on_bad_row="skip")
+    assert applied == Applied(written=int(value is not None), rejected=int(value is None))
+    assert value is None or rows_of(table) == [(1, value)]

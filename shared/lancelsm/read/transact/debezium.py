@@ -112,20 +112,52 @@ def decoded(row: Mapping[str, Any], kinds: Mapping[str, pa.DataType], *, fields:
         if value is None or kind is None or (field is None and _is_plain(kind)):
             continue
         try:
-            found[name] = as_number(_value(value, kind, field), kind)
+            found[name] = _value(value, kind, field)
         except (ValueError, TypeError, KeyError, OverflowError, ArithmeticError) as error:
-            raise Invalid(f"column {name!r} can't take {shown(value)}: {error}", field=name) from error
+            raise Invalid(
+                f"column {name!r} can't take {shown(value)}: {error}",
+                redacted=f"column {name!r} can't take the value of its encoding",
+                field=name,
+            ) from error
     return found
 
 
 @cache
 def _is_plain(kind: pa.DataType) -> bool:
     """Return whether values of a column are the same in every encoding that has no schema."""
-    encoded = (pa.types.is_integer, pa.types.is_boolean, pa.types.is_decimal, pa.types.is_temporal)
+    encoded = (
+        pa.types.is_integer,
+        pa.types.is_boolean,
+        pa.types.is_decimal,
+        pa.types.is_temporal,
+        pa.types.is_list,
+        pa.types.is_large_list,
+        pa.types.is_fixed_size_list,
+        pa.types.is_struct,
+    )
     return not any(is_kind(kind) for is_kind in encoded)
 
 
 def _value(value: Any, kind: pa.DataType, field: Field | None) -> Any:
+    if value is None:
+        return None
+    if hasattr(kind, "value_field") and isinstance(value, list):
+        if pa.types.is_floating(kind.value_type):
+            return value  # a vector
+        items = None if field is None else field.get("items")
+        if items is not None and not isinstance(items, Mapping):
+            raise TypeError("the schema of its items is not one of Kafka Connect")
+        return [_value(one, kind.value_type, items) for one in value]
+    if pa.types.is_struct(kind) and isinstance(value, Mapping):
+        fields = {one["field"]: one for one in _fields_of(field or {})}
+        known = {one.name: one.type for one in kind}
+        return {
+            name: _value(one, known[name], fields.get(name)) if name in known else one for name, one in value.items()
+        }
+    return as_number(_plain_value(value, kind, field), kind)
+
+
+def _plain_value(value: Any, kind: pa.DataType, field: Field | None) -> Any:
     if isinstance(value, Mapping) and set(value) == {"scale", "value"} and not pa.types.is_nested(kind):
         return _variable_decimal(value, kind, {})
     if field is None:
