@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import runpy
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,7 +14,7 @@ import pytest
 import lancelsm
 from lancelsm.compaction.spark import Spark
 from lancelsm.errors import Invalid
-from lancelsm.spark import WrittenRows, write
+from lancelsm.spark import WrittenRows, merge, write
 from tests.unit.tables import NEWEST, by_key, three_levels
 
 if TYPE_CHECKING:
@@ -109,6 +110,22 @@ def test_a_plain_write_appends_the_rows_of_each_task(tmp_path: Path, session: Sp
     assert by_key(table.scan().to_arrow()) == {**NEWEST, 100: 100, 101: 101}
     with pytest.raises(Exception, match=r"Call lancelsm\.spark\.write"):
         rows.write.format("lancelsm").mode("append").option("txn_app", "x").save(table.uri)
+
+
+def test_the_example_reads_joins_writes_and_merges(tmp_path: Path, session: SparkSession) -> None:
+    totals = runpy.run_path(str(Path(__file__).parents[2] / "examples" / "spark_orders.py"))["totals"]
+    rows = [{"id": n, "customer": n % 2, "total": n, "state": "paid" if n else "new"} for n in range(5)]
+    orders = lancelsm.create(tmp_path / "orders", rows, primary_key="id")
+    customers = lancelsm.create(
+        tmp_path / "customers", [{"id": 0, "name": "a"}, {"id": 1, "name": "b"}], primary_key="id"
+    )
+    target = lancelsm.create(tmp_path / "totals", [{"id": 9, "name": "z", "total": 0}], primary_key="id")
+
+    assert totals(session, orders.uri, customers.uri, target.uri, 1).rows == 2
+    target.flush()
+    assert merge(session, target.uri).rows_upserted == 2
+    found = session.read.format("lancelsm").load(target.uri).sort("id").collect()
+    assert [tuple(one) for one in found] == [(0, "a", 6), (1, "b", 4), (9, "z", 0)]
 
 
 def test_a_stream_continues_at_its_checkpoint(tmp_path: Path, session: SparkSession) -> None:

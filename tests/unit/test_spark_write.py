@@ -6,16 +6,19 @@ import pickle
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 
 import lancelsm
 from lancelsm.errors import Contended, Invalid, Unavailable
 from lancelsm.region.handle import open_configured
+from lancelsm.spark import merge
 from lancelsm.spark.executor_errors import error_of
 from lancelsm.spark.write_rows import REGION, WriteJob, chunks, job_slot, rows_per_entry, with_regions, write_sorted
 from lancelsm.table import Table
@@ -183,3 +186,18 @@ def test_entries_of_long_vectors_have_fewer_rows(tmp_path: Path) -> None:
 )
 def test_a_failed_job_says_what_to_do(text: str, found: str) -> None:
     assert found in str(error_of(text, table="orders"))
+
+
+def test_a_merge_on_executors_without_the_package_says_so(tmp_path: Path) -> None:
+    class Context:
+        defaultParallelism = 1
+
+        def parallelize(self, *_: Any) -> Any:
+            raise Py4JError("ModuleNotFoundError: No module named 'lancelsm'")
+
+    table = table_in(tmp_path)
+    table.upsert([{"id": 1, "v": 1}])
+    table.flush()
+
+    with pytest.raises(Invalid, match="the Python of the executors has no module lancelsm"):
+        merge(SimpleNamespace(sparkContext=Context()), table.uri)  # type: ignore[arg-type]

@@ -195,11 +195,12 @@ def _flushed(region: Region, built: FlushedGeneration) -> Flushed:
     )
 
 
-def merge_table(handle: TableHandle, *, engine: Engine = "auto") -> Merged:
+def merge_table(handle: TableHandle, *, engine: Engine = "auto", runner: TaskRunner | None = None) -> Merged:
     """Merge all pending generations of all regions into the base.
 
     Args:
         engine: where the merge runs; `auto` decides by the sizes of delta and base.
+        runner: runs the tasks, instead of the one of `engine`.
 
     Raises:
         Invalid: unknown engine; or another tool changed the base (`region.drift`).
@@ -232,7 +233,7 @@ def merge_table(handle: TableHandle, *, engine: Engine = "auto") -> Merged:
             read_regions=read_regions,
             check=check,
             objects=context.objects,
-            runner=_runner(handle, engine),
+            runner=runner or _runner(handle, engine),
             clock=context.clock,
             ids=context.ids,
             storage_options=handle.storage_options,

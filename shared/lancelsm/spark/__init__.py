@@ -1,5 +1,5 @@
-"""Read and write tables in PySpark: `spark.read.format("lancelsm").load(uri)`, `write(df, uri)`, and
-`write_stream(df, uri)`.
+"""Read and write tables in PySpark: `spark.read.format("lancelsm").load(uri)`, `write(df, uri)`,
+`write_stream(df, uri)`, and `merge(session, uri)`.
 
 Executors need lancelsm in their Python, as in the layer or in a packed environment. Options of a read: `columns` (names
 separated by commas), `where` (a condition in Lance's dialect), `at` (the name of a snapshot), and `ttl`: how long the
@@ -11,13 +11,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from lancelsm.errors import Invalid
+from lancelsm.spark.merge import merge
 from lancelsm.spark.stream_write import write_stream
 from lancelsm.spark.write import WrittenRows, write
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["WrittenRows", "register", "write", "write_stream"]
+__all__ = ["WrittenRows", "merge", "register", "write", "write_stream"]
 
 
 def register(spark: SparkSession) -> None:

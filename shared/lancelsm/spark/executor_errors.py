@@ -22,9 +22,14 @@ def job_errors(*, table: str) -> Iterator[None]:
     except LsmError:
         raise
     except Exception as cause:
-        if type(cause).__module__.partition(".")[0] not in ("pyspark", "py4j"):
+        if not from_spark(cause):
             raise
         raise error_of(str(cause), table=table) from cause
+
+
+def from_spark(cause: BaseException) -> bool:
+    """Return whether Spark raised an error."""
+    return type(cause).__module__.partition(".")[0] in ("pyspark", "py4j")
 
 
 def error_of(text: str, *, table: str) -> LsmError:
