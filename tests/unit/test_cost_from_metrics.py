@@ -100,6 +100,12 @@ def test_rows_that_were_written_directly_are_compared_with_the_direct_path() -> 
     assert done.counted_usd == pytest.approx(done.estimated_usd, rel=0.01)
 
 
+def test_less_than_one_write_in_a_month_has_a_cost() -> None:
+    rare = {**{name: [[], []] for name in RECORDED}, "rows": [[1.0], []], "writes": [[1.0], []]}
+    done = compare(counts(rare), seconds=455 * DAY, row_bytes=1000, settings=Settings())
+    assert done.counted_usd > 0
+
+
 def test_a_time_without_rows_and_a_refused_call_are_named() -> None:
     with pytest.raises(Invalid, match="no rows were written"):
         compare(counts({name: [[], []] for name in RECORDED}), seconds=DAY, row_bytes=1000, settings=Settings())

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
+from math import ceil
 from typing import Any, Final, Literal
 
 from lancelsm.common import aws
@@ -160,14 +161,14 @@ def compare(counts: Counts, *, seconds: float, row_bytes: int, settings: Setting
 
 def _measured(month: Counts, row_bytes: int) -> list[CostItem]:
     done = MeasuredWork(
-        rows=round(month.rows),
+        rows=ceil(month.rows),
         row_bytes=row_bytes,
-        requests=round(month.requests),
-        messages=round(month.writes) if month.requests else 0,
-        entries=round(month.writes),
-        flushes=round(month.flushes),
-        generations=round(month.generations),
-        merges=round(month.merges),
+        requests=ceil(month.requests),
+        messages=ceil(month.writes) if month.requests else 0,
+        entries=ceil(month.writes),
+        flushes=ceil(month.flushes),
+        generations=ceil(month.generations),
+        merges=ceil(month.merges),
         jobs=0,
         merged_rows=0,
     )
