@@ -16,7 +16,7 @@ from typing import Any
 import lancelsm
 from lancelsm.compaction.spark import Spark
 from lancelsm.region.catalog import regions
-from lancelsm.spark import stream_write
+from lancelsm.spark import stream_write, write_frame
 
 ROWS_PER_ENTRY = 5
 
@@ -52,7 +52,7 @@ def main(uri: str, files: str, checkpoint: str, batch: str, when: str) -> None:
         return written
 
     stream_write.write_as = write_as  # type: ignore[assignment]
-    sys.modules["lancelsm.spark.write"].rows_per_entry = lambda schema: ROWS_PER_ENTRY  # type: ignore[attr-defined]
+    write_frame.rows_per_entry = lambda schema: ROWS_PER_ENTRY  # type: ignore[attr-defined]
     frame = session.readStream.schema("id long, v string").option("maxFilesPerTrigger", 1).json(files)
     query = lancelsm.spark.write_stream(frame, uri).option("checkpointLocation", checkpoint).trigger(availableNow=True)
     query.start().awaitTermination()

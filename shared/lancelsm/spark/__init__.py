@@ -11,9 +11,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from lancelsm.errors import Invalid
-from lancelsm.spark.merge import merge
+from lancelsm.spark.session_merge import merge
 from lancelsm.spark.stream_write import write_stream
-from lancelsm.spark.write import WrittenRows, write
+from lancelsm.spark.write_frame import WrittenRows, write
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

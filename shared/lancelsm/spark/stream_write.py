@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from lancelsm.errors import Invalid, error_context
 from lancelsm.region.handle import open_configured
-from lancelsm.spark.write import WRITE_OPS, check_name, write_as
+from lancelsm.spark.write_frame import WRITE_OPS, check_name, write_as
 from lancelsm.spark.write_rows import Op
 
 if TYPE_CHECKING:
