@@ -388,10 +388,15 @@ class Table:
                 on_bad_row=on_bad_row,
             )
             names = tuple(request.selection.sequence)
-            if names != self._sequence:
-                remember_sequence(context.objects, names, uri=self.uri, budget=context.budget())
-                self._sequence = names
-            access = Access(read=self._read_with_retry, append=self._append, kept=self._views.kept)
+
+            def order() -> None:
+                if names != self._sequence:
+                    remember_sequence(context.objects, names, uri=self.uri, budget=context.budget())
+                    self._sequence = names
+
+            if self._sequence:
+                order()
+            access = Access(read=self._read_with_retry, append=self._append, order=order, kept=self._views.kept)
             return apply_changes(events, request, access, context)
 
     @checked

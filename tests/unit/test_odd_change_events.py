@@ -226,3 +226,11 @@ def test_nested_values_are_decoded_like_those_of_columns(tmp_path, kind, schema,
     applied = table.apply_changes([event], format="flattened", on_bad_row="skip")
     assert applied == Applied(written=int(value is not None), rejected=int(value is None))
     assert value is None or rows_of(table) == [(1, value)]
+
+
+def test_a_call_that_is_refused_does_not_decide_what_orders_the_events(table):
+    with pytest.raises(Invalid, match="no value of column 'at'"):
+        table.apply_changes([{"id": 1, "v": "a"}], sequence_by="v")
+    table.apply_changes([FULL], sequence_by="at")
+    with pytest.raises(Invalid, match="ordered by at"):
+        table.apply_changes([FULL], sequence_by="v")

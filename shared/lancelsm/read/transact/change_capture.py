@@ -81,10 +81,11 @@ class CaptureRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Access:
-    """How to read and write the table. `kept` keeps pages of key filters."""
+    """How to read and write the table. `order` records what orders its events. `kept` keeps pages of key filters."""
 
     read: ReadView
     append: Append
+    order: Callable[[], None]
     kept: BoundedCache
 
 
@@ -170,6 +171,8 @@ def apply_changes(events: Any, request: CaptureRequest, access: Access, context:
     rows, fitting = stored(whole, request.selection, is_json=is_json, bad=bad)
     kept = [at for at, change in enumerate(fitting) if change.event not in bad.events]
     bad.keep()  # guard: bad rows are kept before the others are appended
+    if kept:  # a call that is refused does not decide what orders the events
+        access.order()
     call = _Call(request, [fitting[at] for at in kept], source.offsets, access, bad)
     done = call.append(numbered(rows.take(pa.array(kept, pa.int64()))))
     source.move(context)  # guard: offset moves after all regions
