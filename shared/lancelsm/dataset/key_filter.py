@@ -20,7 +20,7 @@ import pyarrow as pa
 from lance.file import LanceFileSession
 from xxhash import xxh3_128_digest
 
-from lancelsm.common.bounded_cache import BoundedCache
+from lancelsm.common.bounded_cache import NOTHING_KEPT, BoundedCache
 from lancelsm.common.layout import KEY_FILTER
 from lancelsm.common.trace import NO_TRACE, Trace
 from lancelsm.dataset.bloom import bit_positions
@@ -32,7 +32,6 @@ _BLOCK = 32  # bytes
 _PAGE_BLOCKS = 128
 _DIGEST = 16
 _PAGE = _PAGE_BLOCKS * _BLOCK + _DIGEST
-_NOTHING_KEPT = BoundedCache(0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +65,7 @@ def may_have(
     *,
     blocks: int,
     uri: str,
-    kept: BoundedCache = _NOTHING_KEPT,
+    kept: BoundedCache = NOTHING_KEPT,
     trace: Trace = NO_TRACE,
 ) -> npt.NDArray[np.bool_]:
     """Return one flag per key: False means that the generation certainly does not have the key.
