@@ -102,7 +102,7 @@ def test_describe_shows_columns_and_key(orders: Path, as_json: Json) -> None:
 
     assert described["primary_key"] == ["id"]
     assert described["regions"] == "bucket(id, 2)"
-    assert described["base_rows"] == 3
+    assert (described["base_rows"], described["sequence_by"]) == (3, [])
     assert described["schema"]["columns"] == [
         {"name": "id", "type": "int64", "nullable": False, "field_id": 0},
         {"name": "state", "type": "string", "nullable": True, "field_id": 1},

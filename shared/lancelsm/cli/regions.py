@@ -73,12 +73,16 @@ def seal(
     show_regions(session, handle, [(one, seal_region(one)) for one in resolve_regions(handle, region)])
 
 
-@command(group, "forget", example="lancelsm region forget orders nightly-job")
+@command(group, "forget", example="lancelsm region forget orders source:shop.orders-0")
 def forget(
     session: Session,
     uri: Uri,
     producer: Annotated[
-        str, typer.Argument(metavar="PRODUCER", help="A name, or the id that `inspect manifest` shows.")
+        str,
+        typer.Argument(
+            metavar="PRODUCER",
+            help="A name, source:NAME of change events, spark:NAME of a job, or the id in `inspect manifest`.",
+        ),
     ],
     region: Region = None,
 ) -> None:

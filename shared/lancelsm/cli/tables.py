@@ -141,8 +141,8 @@ def status(session: Session, uri: Uri) -> None:
 def describe(session: Session, uri: Uri) -> None:
     """Show the columns, key, region spec, registry, owner and settings of a table.
 
-    As JSON: {"table", "id", "format", "registry", "owner", "primary_key", "regions", "base_version", "base_rows",
-    "settings", "schema": {"version", "columns": [{"name", "type", "nullable", "field_id"}]}}.
+    As JSON: {"table", "id", "format", "registry", "owner", "primary_key", "regions", "sequence_by", "base_version",
+    "base_rows", "settings", "schema": {"version", "columns": [{"name", "type", "nullable", "field_id"}]}}.
     """
     from rich.console import Group
 
@@ -151,7 +151,7 @@ def describe(session: Session, uri: Uri) -> None:
     document = described(session.handle(uri))
 
     def text() -> Group:
-        shown = {**document, "primary_key": ", ".join(document["primary_key"])}
+        shown = {**document, **{name: ", ".join(document[name]) for name in ("primary_key", "sequence_by")}}
         shown["schema_version"] = shown.pop("schema")["version"]
         columns = ("name", "type", "nullable", "field_id")
         return Group(facts(shown), listing(document["schema"]["columns"], columns=columns))
@@ -226,6 +226,7 @@ def described(handle: TableHandle) -> dict[str, Any]:
         "owner": known.owner,
         "primary_key": list(known.schema.primary_key),
         "regions": None if known.regions is None else known.regions.describe(),
+        "sequence_by": list(known.sequence_by),
         "base_version": base.version,
         "base_rows": base.rows,
         "settings": dict(known.settings),

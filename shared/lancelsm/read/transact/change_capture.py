@@ -102,10 +102,10 @@ class _Rejected:
 
     def __call__(self, event: int, error: Invalid) -> None:
         if self._policy == "fail" or isinstance(error, Refused):
-            remedy = error.remedy + ("" if isinstance(error, Refused) else "; or on_bad_row='skip' leaves it out")
+            remedy = error.remedy + ("" if isinstance(error, Refused) else "; on_bad_row='skip' skips the event")
             raise type(error)(
                 error.message, remedy=remedy, redacted=error.redacted, row=event, field=error.where.get("field")
-            )
+            ) from None
         with self._lock:
             if event not in self.events:
                 self._reasons[event] = error.message
