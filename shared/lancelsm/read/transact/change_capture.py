@@ -171,8 +171,7 @@ def apply_changes(events: Any, request: CaptureRequest, access: Access, context:
     rows, fitting = stored(whole, request.selection, is_json=is_json, bad=bad)
     kept = [at for at, change in enumerate(fitting) if change.event not in bad.events]
     bad.keep()  # guard: bad rows are kept before the others are appended
-    if kept:  # a call that is refused does not decide what orders the events
-        access.order()
+    access.order()  # here, since a call that is refused does not decide what orders the events
     call = _Call(request, [fitting[at] for at in kept], source.offsets, access, bad)
     done = call.append(numbered(rows.take(pa.array(kept, pa.int64()))))
     source.move(context)  # guard: offset moves after all regions
