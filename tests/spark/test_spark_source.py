@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import runpy
 from collections.abc import Iterator
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.spark, pytest.mark.rest]
 MAP = pa.map_(pa.string(), pa.int64())
+needs_data_sources = pytest.mark.skipif(version("pyspark") < "4", reason="Spark 3.5 has no data sources in Python")
 SHARED = str(Path(lancelsm.__file__).parents[1])
 
 
@@ -43,6 +45,7 @@ def session() -> Iterator[SparkSession]:
         os.environ["PYTHONPATH"] = before
 
 
+@needs_data_sources
 def test_a_query_reads_each_level_once(tmp_path: Path, session: SparkSession) -> None:
     table = three_levels(tmp_path / "table")
 
@@ -54,6 +57,7 @@ def test_a_query_reads_each_level_once(tmp_path: Path, session: SparkSession) ->
     assert [row.asDict() for row in chosen.collect()] == [{"v": 2}]
 
 
+@needs_data_sources
 def test_values_of_types_that_spark_lacks_arrive(tmp_path: Path, session: SparkSession) -> None:
     kinds = {
         "id": pa.int64(),
@@ -100,6 +104,7 @@ def test_an_error_of_a_task_keeps_its_kind_and_place(tmp_path: Path, session: Sp
         write(session.sql("select cast(null as bigint) as id, 1L as v"), table.uri)
 
 
+@needs_data_sources
 def test_a_plain_write_appends_the_rows_of_each_task(tmp_path: Path, session: SparkSession) -> None:
     table = three_levels(tmp_path / "table")
     rows = session.range(100, 200).selectExpr("id", "id as v")
@@ -112,6 +117,7 @@ def test_a_plain_write_appends_the_rows_of_each_task(tmp_path: Path, session: Sp
         rows.write.format("lancelsm").mode("append").option("txn_app", "x").save(table.uri)
 
 
+@needs_data_sources
 def test_the_example_reads_joins_writes_and_merges(tmp_path: Path, session: SparkSession) -> None:
     totals = runpy.run_path(str(Path(__file__).parents[2] / "examples" / "spark_orders.py"))["totals"]
     rows = [{"id": n, "customer": n % 2, "total": n, "state": "paid" if n else "new"} for n in range(5)]
@@ -128,6 +134,7 @@ def test_the_example_reads_joins_writes_and_merges(tmp_path: Path, session: Spar
     assert [tuple(one) for one in found] == [(0, "a", 6), (1, "b", 4), (9, "z", 0)]
 
 
+@needs_data_sources
 def test_a_stream_continues_at_its_checkpoint(tmp_path: Path, session: SparkSession) -> None:
     table = three_levels(tmp_path / "table")
     options = {"changes": "true", "cursor": "copy", "entries_per_trigger": 1}
@@ -148,6 +155,7 @@ def test_a_stream_continues_at_its_checkpoint(tmp_path: Path, session: SparkSess
     assert first == [(0, 1, "upsert"), (0, 2, "upsert"), (1, 1, "upsert"), (2, 1, "upsert"), (3, None, "delete")]
 
 
+@needs_data_sources
 def test_an_overwrite_is_refused_with_the_recipe(tmp_path: Path, session: SparkSession) -> None:
     table = three_levels(tmp_path / "table")
     frame = session.createDataFrame([(1, 1)], "id long, v long")

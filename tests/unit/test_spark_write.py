@@ -40,7 +40,8 @@ def table_in(path: Path, **options: Any) -> Table:
 def task(job: WriteJob, ids: Any, v: int = 1, **more: Any) -> list[pa.RecordBatch]:
     """The rows of all regions as one task gets them, sorted. Spark has no uint64, but decimals."""
     columns = {"id": list(ids), "v": pa.array([v] * len(ids), pa.decimal128(20, 0)), **more}
-    rows = pa.Table.from_batches(with_regions(pa.table(columns).to_batches(max_chunksize=4), job))
+    batches = pa.table(columns).to_batches(max_chunksize=4)
+    rows = pa.Table.from_batches(with_regions([batches[0].slice(0, 0), *batches], job))  # one batch without rows
     return rows.sort_by([(REGION, "ascending"), ("id", "ascending")]).to_batches(max_chunksize=4)
 
 
