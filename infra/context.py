@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
+from difflib import get_close_matches
 from typing import Any, get_args
 
 _TAG = re.compile(r"[\w .:/=+@-]+")
@@ -19,10 +20,26 @@ class Context:
     """
 
     def __init__(self, read: Callable[[str], Any]) -> None:
-        self._read = read
+        self._get = read
+        self._names: set[str] = set()
+
+    def value(self, name: str) -> Any:
+        self._names.add(name)
+        return self._get(name)
+
+    def check_names(self, given: Iterable[str]) -> None:
+        """Refuse a given name that is almost one that was read: nothing would read its value.
+
+        Other names may belong to another part of the app.
+        """
+        for name in sorted(set(given) - self._names):
+            close = get_close_matches(name, self._names, n=1, cutoff=0.8)
+            if close or name.startswith("LANCELSM_"):
+                hint = f"Did you mean {close[0]}? " if close else ""
+                raise ValueError(f"-c {name}: there is no such value. {hint}docs/deploy.md lists all values")
 
     def text(self, name: str) -> str | None:
-        value = self._read(name)
+        value = self.value(name)
         return str(value) if value else None
 
     def flag(self, name: str) -> bool:
@@ -40,7 +57,7 @@ class Context:
 
     def number(self, name: str, allowed: Collection[int]) -> int | None:
         """Return one of these numbers."""
-        value = self._read(name)
+        value = self.value(name)
         if value is None or value == "":
             return None
         if not str(value).isdecimal() or int(value) not in allowed:
@@ -51,6 +68,13 @@ class Context:
             )
             raise ValueError(f"-c {name}={value}: give {one}")
         return int(value)
+
+    def name(self, name: str, like: str, pattern: str) -> str | None:
+        """Return the name of a resource, which matches the regular expression `pattern`."""
+        value = self.text(name)
+        if value and not re.fullmatch(pattern, value):
+            raise ValueError(f"-c {name}={value}: give {like}")
+        return value
 
     def arn(self, name: str, like: str, pattern: str) -> str | None:
         """Return an ARN.
@@ -67,7 +91,7 @@ class Context:
 
     def words(self, name: str, like: str, pattern: str) -> tuple[str, ...]:
         """Return the values of a list, or of a text with commas. Each matches the regular expression `pattern`."""
-        value = self._read(name) or ""
+        value = self.value(name) or ""
         words = value if isinstance(value, list) else [one for one in str(value).split(",") if one]
         for word in words:
             if not re.fullmatch(pattern, str(word)):
@@ -78,7 +102,7 @@ class Context:
 
     def tags(self, name: str) -> Mapping[str, str]:
         """Return the tags of a mapping, or of a text such as `team=data,cost-center=42`."""
-        value = self._read(name) or {}
+        value = self.value(name) or {}
         if not isinstance(value, dict):
             pairs = [one.partition("=") for one in str(value).split(",")]
             if wrong := next((key for key, equals, _ in pairs if not equals), None):

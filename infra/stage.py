@@ -144,8 +144,8 @@ def stage_of(node: Node) -> Stage:
         schedule_minutes=minutes if minutes is not None else 0 if emulator else presets["schedule_minutes"],
         architecture=context.one_of("architecture", Architecture, default="arm64"),
         layers=ROOT / (context.text("layers") or "layers/build"),
-        bucket=context.text("bucket"),
-        registry=context.text("registry"),
+        bucket=context.name("bucket", "the name of a bucket, without s3://", r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]"),
+        registry=context.name("registry", "the name of a DynamoDB table", r"[\w.-]{3,255}"),
         queue=context.arn("queue", "sqs:REGION:ACCOUNT:NAME.fifo", r"sqs:REGION:ACCOUNT:[\w-]+\.fifo"),
         dead_letters=context.arn("dead_letters", "sqs:REGION:ACCOUNT:NAME.fifo", r"sqs:REGION:ACCOUNT:[\w-]+\.fifo"),
         kms_key=kms_key,
@@ -160,11 +160,12 @@ def stage_of(node: Node) -> Stage:
         noncurrent_days=context.number("noncurrent_days", range(1, 3651)) or 7,
         spark=_spark(context),
         expression=context.flag("expression"),
-        settings=_settings(node.try_get_context),
+        settings=_settings(context.value),
     )
     if region := chosen.region or os.environ.get("CDK_DEFAULT_REGION"):  # the CDK sets it from the credentials
         check_partition(region, chosen={"function_url": chosen.function_url, "tracing": chosen.tracing})
     _check_existing(chosen)
+    context.check_names(node.get_all_context())
     return chosen
 
 

@@ -166,6 +166,10 @@ def test_every_table_is_copied_to_the_replica_with_its_deletions(governed: Stack
         ({"replica_kms_key": FAR_KEY}, "give replica_bucket too"),
         ({"replica_kms_key": FAR_KEY, "replica_bucket": "arn:aws:s3:::far-lake"}, "give kms_key, the key of the orig"),
         ({"replica_bucket": "arn:aws:s3:::far-lake", "bucket": "lake"}, "change no existing bucket"),
+        ({"bucket": "s3://lake"}, "-c bucket=s3://lake: give the name of a bucket, without s3://"),
+        ({"registry": "dynamodb:heads"}, "-c registry=dynamodb:heads: give the name of a DynamoDB table"),
+        ({"log_day": "30"}, "-c log_day: there is no such value. Did you mean log_days?"),
+        ({"LANCELSM_NONE": "30"}, "-c LANCELSM_NONE: there is no such value"),
     ],
 )
 def test_a_wrong_value_is_refused_by_its_name(context: dict[str, str], text: str, tmp_path: Path) -> None:
@@ -174,7 +178,7 @@ def test_a_wrong_value_is_refused_by_its_name(context: dict[str, str], text: str
 
 
 def test_lists_and_tags_may_be_lists_and_mappings_in_cdk_json() -> None:
-    given = {"readers": list(READERS), "tags": {"team": "data"}, "schedule_minutes": 0, "stage": "prod"}
+    given = {"readers": list(READERS), "tags": {"team": "data"}, "schedule_minutes": 0, "stage": "prod", "mine": 1}
     stage = stage_of(_Node(given))
     assert (stage.readers, stage.tags, stage.schedule_minutes) == (READERS, {"team": "data"}, 0)
 
@@ -185,6 +189,9 @@ class _Node:
     def __init__(self, given: dict[str, Any]) -> None:
         self._given = given
         self.names: set[str] = set()
+
+    def get_all_context(self) -> dict[str, Any]:
+        return self._given
 
     def try_get_context(self, name: str) -> Any:
         self.names.add(name)
