@@ -234,3 +234,9 @@ def test_a_call_that_is_refused_does_not_decide_what_orders_the_events(table):
     table.apply_changes([], sequence_by="at")
     with pytest.raises(Invalid, match="ordered by at"):
         table.apply_changes([FULL], sequence_by="v")
+
+
+def test_arrow_data_with_two_columns_of_one_name_is_refused(table):
+    rows = pa.Table.from_pylist([FULL]).append_column("v", pa.array(["b"]))
+    with pytest.raises(Invalid, match="duplicate column 'v'"):
+        table.apply_changes(rows)

@@ -64,7 +64,11 @@ def listed_events(events: Any, *, exact: bool) -> tuple[list[Any], bool]:
         lines = events.split("\n") if isinstance(events, str) else events.split(b"\n")  # a text may have U+2028
         return [parse(line) for line in lines if line.strip()], True
     if hasattr(events, "__arrow_c_stream__") or hasattr(events, "__arrow_c_array__"):
-        return list(json_objects(pa.table(events))), True  # JSON values are read back as the same rows
+        rows = pa.table(events)
+        if len({*rows.column_names}) < rows.num_columns:
+            twice = next(name for name in rows.column_names if rows.column_names.count(name) > 1)
+            raise Invalid(f"duplicate column {twice!r}", field=twice)
+        return list(json_objects(rows)), True  # JSON values are read back as the same rows
     if isinstance(events, Mapping):
         return [events], False
     if not isinstance(events, Iterable):
