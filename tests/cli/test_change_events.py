@@ -30,6 +30,20 @@ def test_a_repeated_command_goes_on_after_the_lines_that_are_applied(orders: Pat
     assert found["state"] == "paid"
 
 
+def test_a_last_line_that_is_still_written_is_left_for_the_next_run(orders: Path, run: Run, as_json: Json) -> None:
+    events = orders.parent / "growing.jsonl"
+    command = ("apply", orders, events, "--format", "debezium", "--source", "s", "--on-bad-row", "skip")
+    whole, last = line("c", 77, "new", 100), line("u", 77, "paid", 101)
+    events.write_text(whole + "\n" + last[:40])
+    done = run(*command)
+    assert "Wrote 1 and deleted 0 rows" in done.out
+    assert "applied up to 1" in done.out
+    assert "not whole" in done.err
+    events.write_text(whole + "\n" + last)
+    assert as_json(*command)["offset"] == 2
+    assert as_json("get", orders, "--key", "77")["state"] == "paid"
+
+
 def test_events_come_from_stdin_and_a_bad_one_is_named_or_counted(orders: Path, run: Run) -> None:
     lines = '{"id": 5, "state": "a", "price": 1.0}\n\nno json\n'
     done = run("apply", orders, "-", stdin=lines)

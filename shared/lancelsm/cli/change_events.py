@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from enum import StrEnum
@@ -12,6 +13,7 @@ import typer
 
 from lancelsm.cli.arguments import Uri
 from lancelsm.cli.session import Session, command, names, pairs
+from lancelsm.common.json_text import parse_json
 from lancelsm.errors import Invalid, LsmError, error_context
 
 if TYPE_CHECKING:
@@ -76,7 +78,7 @@ def apply(  # noqa: PLR0917 - one for each option
     table = session.open(uri)
     done = Applied()
     with error_context(table=table.uri):
-        for numbers, lines in _parts(_lines(files), first):
+        for numbers, lines in _parts(_lines(files) if source is None else _whole_lines(_lines(files)), first):
             with _naming_lines(numbers):
                 done += table.apply_changes(
                     lines,
@@ -124,6 +126,24 @@ def _parts(lines: Iterable[str], first: int) -> Iterator[tuple[list[int], list[s
     left = ((number, line) for number, line in enumerate(lines, first) if line.strip())
     while part := list(islice(left, _LINES_AT_ONCE)):
         yield [number for number, _ in part], [line for _, line in part]
+
+
+def _whole_lines(lines: Iterable[str]) -> Iterator[str]:
+    """End before a line that is still being written: it would be a bad row, and skipped when it is whole."""
+    for line in lines:
+        if line.strip() and not line.endswith("\n") and not _is_json(line):
+            what = "the last line is not whole: it is left for the next run"
+            warnings.warn(what, UserWarning, stacklevel=1)
+            return
+        yield line
+
+
+def _is_json(line: str) -> bool:
+    try:
+        parse_json(line)
+    except ValueError:
+        return False
+    return True
 
 
 def _lines(files: Iterable[str]) -> Iterator[str]:
