@@ -19,19 +19,22 @@ from infra.stage import Stage
 _AGE_SECONDS = range(60, 21_601)  # of an event: what Lambda allows
 _RECEIVES = 3
 _DISPATCHES = 5  # invocations of `dispatch` for chunks at the same time
+_SCRUBS = 5  # invocations of `scrub` at the same time
+_SCRUB_RECEIVES = 2  # a message is delivered again if a store did not answer
 
 
 class Events(Construct):
-    """Two standard queues. They hold names and counters, no rows.
+    """Standard queues. They hold names and counters, no rows.
 
     `failed` has a record of each event that failed, or that Lambda dropped. Only an alarm watches it. `chunks` has
-    chunks of tables for `dispatch`; a chunk that fails repeatedly goes to `failed`.
+    chunks of tables for `dispatch`; a chunk that fails repeatedly goes to `failed`. `scrubs` has tables for `scrub` if
+    the stage scrubs on a schedule; else it is None.
 
     Args:
-        seconds: the timeout of `dispatch`.
+        seconds: the timeouts of `dispatch` and `scrub`.
     """
 
-    def __init__(self, scope: Construct, *, stage: Stage, key: kms.IKey | None, seconds: int) -> None:
+    def __init__(self, scope: Construct, *, stage: Stage, key: kms.IKey | None, seconds: tuple[int, int]) -> None:
         super().__init__(scope, "Events")
 
         def queue(name: str, **options: Any) -> sqs.Queue:
@@ -52,22 +55,28 @@ class Events(Construct):
 
         failed = queue("failed-events")
         accept(failed, {"SQS3": "Its messages are records of failures, which nothing consumes"})
-        chunks = queue(
-            "dispatch",
-            visibility_timeout=cdk.Duration.seconds(6 * seconds),
-            dead_letter_queue=sqs.DeadLetterQueue(queue=failed, max_receive_count=_RECEIVES),
-        )
-        # Without the key: the CDK would grant more of it than `infra.grants.sending` does.
-        self.failed, self.chunks = (
-            sqs.Queue.from_queue_attributes(
+
+        def work(name: str, timeout: int, receives: int) -> sqs.Queue:
+            return queue(
+                name,
+                visibility_timeout=cdk.Duration.seconds(6 * timeout),
+                dead_letter_queue=sqs.DeadLetterQueue(queue=failed, max_receive_count=receives),
+            )
+
+        def known(made: sqs.Queue) -> sqs.IQueue:
+            """Return the queue without the key: the CDK would grant more of it than `infra.grants.sending` does."""
+            return sqs.Queue.from_queue_attributes(
                 self, f"{made.node.id}Known", queue_arn=made.queue_arn, queue_url=made.queue_url
             )
-            for made in (failed, chunks)
-        )
 
-    def consume(self, dispatch: lambda_.IFunction) -> None:
-        """Pass chunks of tables to `dispatch`."""
+        self.failed, self.chunks = known(failed), known(work("dispatch", seconds[0], _RECEIVES))
+        self.scrubs = known(work("scrub", seconds[1], _SCRUB_RECEIVES)) if stage.scrubs else None
+
+    def consume(self, *, dispatch: lambda_.IFunction, scrub: lambda_.IFunction) -> None:
+        """Pass chunks of tables to `dispatch`, and tables to `scrub`."""
         dispatch.add_event_source(sources.SqsEventSource(self.chunks, batch_size=1, max_concurrency=_DISPATCHES))
+        if self.scrubs:
+            scrub.add_event_source(sources.SqsEventSource(self.scrubs, batch_size=1, max_concurrency=_SCRUBS))
 
     def keep_failures(self, functions: Iterable[lambda_.IFunction], *, period: cdk.Duration) -> None:
         """Keep events of these functions that fail. An event is not repeated: the next period finds the same work.

@@ -50,6 +50,7 @@ class Shape:
 _TABLES, _WORK, _QUEUE = "LANCELSM_TABLES", "LANCELSM_WORK", "LANCELSM_QUEUE_URL"
 _CHUNKS = "LANCELSM_DISPATCH_QUEUE_URL"
 _MAPPING = "LANCELSM_WRITE_MAPPING"
+_SCRUBS = "LANCELSM_SCRUB_QUEUE_URL"
 
 
 def _lance(description: str, *, seconds: int, local_seconds: int, environment: tuple[str, ...]) -> Shape:
@@ -172,6 +173,7 @@ class Functions(Construct):
 
     Args:
         chunks: the queue with chunks of tables for `dispatch`.
+        scrubs: the queue with tables for `scrub`; None: there is no schedule of scrubs.
         network: where functions run; None: in no VPC.
         source: the directory that contains `functions/` and `shared/lancelsm/`.
     """
@@ -184,12 +186,13 @@ class Functions(Construct):
         state: State,
         layers: Layers,
         chunks: sqs.IQueue,
+        scrubs: sqs.IQueue | None = None,
         network: Network | None = None,
         source: Path = ROOT,
     ) -> None:
         super().__init__(scope, "Functions")
         self._stage, self._state, self._layers, self._chunks = stage, state, layers, chunks
-        self._network = network
+        self._network, self._scrubs = network, scrubs
         environment = self._environment()
         with tempfile.TemporaryDirectory() as directory:
             gather(source, Path(directory))
@@ -226,6 +229,7 @@ class Functions(Construct):
             "LANCELSM_COMPACTION": live_name(stage, "compaction"),
             "LANCELSM_MERGE_MACHINE": machine_arn(self, stage, "merge"),
             _CHUNKS: self._chunks.queue_url,
+            **({_SCRUBS: self._scrubs.queue_url} if self._scrubs else {}),
         }
 
     def _function(
@@ -275,7 +279,7 @@ class Functions(Construct):
             **(self._network.of_function() if self._network else {}),
             environment={
                 "LANCELSM_STACK": cdk.Stack.of(self).stack_name,
-                **{name: environment[name] for name in shape.environment},
+                **{name: environment[name] for name in (*shape.environment, *self._on_schedule(name))},
                 **stage.settings,
                 **({TABLE_METRICS: "true"} if stage.table_metrics else {}),
                 **({TRACING: "true"} if stage.tracing else {}),
@@ -290,6 +294,10 @@ class Functions(Construct):
             accept(role, {"IAM5[Resource::*]": "X-Ray has no resources that a policy could name"})
         cdk.CfnOutput(cdk.Stack.of(self), f"{title}Function", value=live_name(stage, name))
         return function
+
+    def _on_schedule(self, name: str) -> tuple[str, ...]:
+        """Return what a function reads of the environment only if a schedule runs it."""
+        return ("LANCELSM_REGISTRY", _SCRUBS) if name == "scrub" and self._scrubs else ()
 
     def _grants(self, name: str) -> Sequence[iam.PolicyStatement]:
         """Return what the code of a function needs.
@@ -335,11 +343,15 @@ class Functions(Construct):
                 *objects(state, get=[*table, grants.RESULTS], put=[grants.RESULTS]),
                 *records(state),
             ],
-            "scrub": lambda: [*objects(state, get=table), *records(state)],
+            "scrub": lambda: [
+                *objects(state, get=table),
+                *records(state),
+                *([grants.advisory(state, "scrub"), *sending(state, self._scrubs)] if self._scrubs else []),
+            ],
             "dispatch": lambda: [
                 *objects(state, get=[grants.CONFIG, grants.MANIFESTS]),
                 *records(state, find=True),
-                grants.position(state),
+                grants.advisory(state, "dispatch"),
                 *sending(state, self._chunks),
                 allow(["lambda:InvokeFunction"], [self._arn("function", live_name(self._stage, "compaction"))]),
                 allow(["lambda:GetEventSourceMapping"], [self._arn("event-source-mapping", self._mapping)]),

@@ -130,9 +130,9 @@ def records(
     return statements + (_key(state, "kms:Decrypt", "kms:DescribeKey", *writing) if state.key else [])
 
 
-def position(state: State) -> iam.PolicyStatement:
-    """Allow writing the record of the position of `dispatch`, and no other."""
-    only = {"ForAnyValue:StringEquals": {"dynamodb:LeadingKeys": ["dispatch"]}}
+def advisory(state: State, partition: str) -> iam.PolicyStatement:
+    """Allow writing the records of one partition, such as the position of `dispatch`, and no others."""
+    only = {"ForAnyValue:StringEquals": {"dynamodb:LeadingKeys": [partition]}}
     return allow(["dynamodb:UpdateItem"], [state.registry.table_arn], conditions=only)
 
 

@@ -1,6 +1,10 @@
-"""Define the schedule: it invokes one small function, which starts the flushes and merges that are due."""
+"""Define the schedules: one invokes a small function, which starts the flushes and merges that are due; two scrub."""
 
 from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
 
 import aws_cdk as cdk
 from aws_cdk import aws_iam as iam
@@ -15,6 +19,9 @@ from infra.stage import Stage
 _DEFAULT_MINUTES = 5  # of the disabled schedule, until somebody enables it
 _JITTER = 5  # a run starts within this part of the period
 _MOST_JITTER_MINUTES = 15
+_MINUTES = {"minute": 1, "day": 1440}
+_RETRIES = 5  # of starting a scrub: the next one follows only after days
+_READ = {"sample": "a sample of", "everything": "everything in"}
 
 
 def period(stage: Stage) -> cdk.Duration:
@@ -30,15 +37,26 @@ def jitter_minutes(minutes: int) -> int:
 class Schedules(Construct):
     """Invoke `dispatch` every `schedule_minutes` of the context. With 0 the schedule exists but is disabled.
 
-    A run that can't be started is not repeated, since the next one follows. Its event goes to `failed`, which has an
-    alarm.
+    `scrub` is invoked every `scrub_sample_days` for a sample of each table, and every `scrub_days` for everything. With
+    0 there is no such schedule.
+
+    A run of `dispatch` that can't be started is not repeated, since the next one follows. The event of a run that can't
+    be started goes to `failed`, which has an alarm.
     """
 
     def __init__(
-        self, scope: Construct, *, stage: Stage, state: State, dispatch: lambda_.Alias, failed: sqs.IQueue
+        self,
+        scope: Construct,
+        *,
+        stage: Stage,
+        state: State,
+        dispatch: lambda_.Alias,
+        scrub: lambda_.Alias,
+        failed: sqs.IQueue,
     ) -> None:
         super().__init__(scope, "Schedules")
-        role = iam.Role(
+        self._prefix, self._failed = stage.prefix, failed
+        role = self._role = iam.Role(
             self,
             "Role",
             role_name=f"{stage.prefix}-schedules-{cdk.Aws.REGION}",
@@ -46,28 +64,63 @@ class Schedules(Construct):
                 "scheduler.amazonaws.com", conditions={"StringEquals": {"aws:SourceAccount": cdk.Aws.ACCOUNT_ID}}
             ),
         )
-        for statement in (allow(["lambda:InvokeFunction"], [dispatch.function_arn]), *sending(state, failed)):
+        invoked = [dispatch.function_arn, *([scrub.function_arn] if stage.scrubs else [])]
+        for statement in (allow(["lambda:InvokeFunction"], invoked), *sending(state, failed)):
             role.add_to_policy(statement)
         minutes = int(period(stage).to_minutes())
+        self._schedule(
+            "Dispatch",
+            dispatch,
+            description="Starts the flushes and merges that are due.",
+            count=minutes,
+            unit="minute",
+            enabled=stage.schedule_minutes > 0,
+        )
+        for scope_of_scrub, days in (("sample", stage.scrub_sample_days), ("everything", stage.scrub_days)):
+            if days:
+                self._schedule(
+                    f"Scrub{scope_of_scrub.title()}",
+                    scrub,
+                    description=f"Scrubs {_READ[scope_of_scrub]} each table that has changed.",
+                    count=days,
+                    unit="day",
+                    event={"scheduled": scope_of_scrub},
+                    retries=_RETRIES,
+                )
+
+    def _schedule(
+        self,
+        name: str,
+        target: lambda_.Alias,
+        *,
+        description: str,
+        count: int,
+        unit: str,
+        event: Mapping[str, str] = {},
+        enabled: bool = True,
+        retries: int = 0,
+    ) -> None:
+        minutes = count * _MINUTES[unit]
         jitter = jitter_minutes(minutes)
+        words = re.sub(r"(?<=.)([A-Z])", r"-\1", name).lower()
         schedule = scheduler.CfnSchedule(
             self,
-            "Dispatch",
-            name=f"{stage.prefix}-dispatch",
-            description="Starts the flushes and merges that are due.",
-            schedule_expression=f"rate({minutes} minute{'s' if minutes > 1 else ''})",
-            state="ENABLED" if stage.schedule_minutes else "DISABLED",
+            name,
+            name=f"{self._prefix}-{words}",
+            description=description,
+            schedule_expression=f"rate({count} {unit}{'s' if count > 1 else ''})",
+            state="ENABLED" if enabled else "DISABLED",
             flexible_time_window=scheduler.CfnSchedule.FlexibleTimeWindowProperty(
                 mode="FLEXIBLE" if jitter else "OFF", maximum_window_in_minutes=jitter or None
             ),
             target=scheduler.CfnSchedule.TargetProperty(
-                arn=dispatch.function_arn,
-                role_arn=role.role_arn,
-                input="{}",
-                dead_letter_config=scheduler.CfnSchedule.DeadLetterConfigProperty(arn=failed.queue_arn),
+                arn=target.function_arn,
+                role_arn=self._role.role_arn,
+                input=json.dumps(event),
+                dead_letter_config=scheduler.CfnSchedule.DeadLetterConfigProperty(arn=self._failed.queue_arn),
                 retry_policy=scheduler.CfnSchedule.RetryPolicyProperty(
-                    maximum_retry_attempts=0, maximum_event_age_in_seconds=min(max(60 * minutes, 60), 86_400)
+                    maximum_retry_attempts=retries, maximum_event_age_in_seconds=min(max(60 * minutes, 60), 86_400)
                 ),
             ),
         )
-        schedule.node.add_dependency(role)  # its policy too: the service checks the role when the schedule is created
+        schedule.node.add_dependency(self._role)  # its policy too: the service checks the role at the creation

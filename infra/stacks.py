@@ -67,8 +67,18 @@ class Pipeline(cdk.Stack):
         _add_outputs(self, state, stage)  # here too: there may be no state stack
         layers = Layers(self, stage=stage)
         network = Network(self, subnets=stage.subnets) if stage.subnets else None
-        waiting = Events(self, stage=stage, key=state.key, seconds=seconds("dispatch", stage))
-        functions = Functions(self, stage=stage, state=state, layers=layers, chunks=waiting.chunks, network=network)
+        waiting = Events(
+            self, stage=stage, key=state.key, seconds=(seconds("dispatch", stage), seconds("scrub", stage))
+        )
+        functions = Functions(
+            self,
+            stage=stage,
+            state=state,
+            layers=layers,
+            chunks=waiting.chunks,
+            scrubs=waiting.scrubs,
+            network=network,
+        )
         live = functions.live
         collecting = Collecting(self, stage=stage, collector=live["gc"], sweeper=live["gc_sweep"])
         merging = Merging(
@@ -80,9 +90,11 @@ class Pipeline(cdk.Stack):
             layers=layers,
             network=network,
         )
-        Schedules(self, stage=stage, state=state, dispatch=live["dispatch"], failed=waiting.failed)
-        waiting.consume(live["dispatch"])
+        Schedules(self, stage=stage, state=state, dispatch=live["dispatch"], scrub=live["scrub"], failed=waiting.failed)
+        waiting.consume(dispatch=live["dispatch"], scrub=live["scrub"])
         waiting.keep_failures([live[name] for name in ("dispatch", "compaction")], period=period(stage))
+        if stage.scrubs:
+            waiting.keep_failures([live["scrub"]], period=cdk.Duration.hours(6))
         watched = Watched(
             stage=stage,
             state=state,

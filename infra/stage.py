@@ -58,6 +58,8 @@ class Stage:
     readers: tuple[str, ...]  # accounts that may read all tables
     replica: Replica | None
     schedule_minutes: int  # between two runs of `dispatch`; 0: never
+    scrub_sample_days: int  # between two scrubs of a sample of each changed table; 0: never
+    scrub_days: int  # the same of everything in it
     architecture: Architecture
     layers: Path  # where `make build` puts them
     bucket: str | None  # name of an existing one
@@ -86,6 +88,11 @@ class Stage:
     @property
     def local(self) -> bool:
         return self.emulator
+
+    @property
+    def scrubs(self) -> bool:
+        """Whether tables are scrubbed on a schedule."""
+        return bool(self.scrub_sample_days or self.scrub_days)
 
     @property
     def bucket_name(self) -> str:
@@ -141,6 +148,8 @@ def stage_of(node: Node) -> Stage:
         subnets=subnets_of(context),
         readers=context.words("readers", "the id of an account, which has 12 digits", r"\d{12}"),
         replica=replica_of(context, kms_key=kms_key),
+        scrub_sample_days=context.number("scrub_sample_days", range(366)) or 0,
+        scrub_days=context.number("scrub_days", range(366)) or 0,
         schedule_minutes=minutes if minutes is not None else 0 if emulator else presets["schedule_minutes"],
         architecture=context.one_of("architecture", Architecture, default="arm64"),
         layers=ROOT / (context.text("layers") or "layers/build"),

@@ -1,15 +1,22 @@
-"""The function `scrub` returns the problems that it finds and raises no error for them."""
+"""The function `scrub` returns the problems that it finds and raises no error for them. On a schedule it logs them."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from lancelsm.errors import Invalid
+from lancelsm.common.layout import TableId, scrubbed_key, table_key
+from lancelsm.errors import Corrupt, Invalid
 from lancelsm.stack import documents
+from lancelsm.stack.scrub_round import SAMPLE_OBJECTS
+from lancelsm.table import Table
 from tests.handlers.conftest import ORDERS, Context, Deployment, load_function
+from tests.unit.counting import CountingRegistry
 
 
 def test_problems_are_returned_and_not_raised(deployment: Deployment) -> None:
@@ -35,3 +42,146 @@ def test_an_unknown_snapshot_is_refused(deployment: Deployment) -> None:
         load_function("scrub").handler({"table": table.uri, "at": "never"}, Context())
 
     assert json.loads(str(raised.value))["error"]["snapshot"] == "never"
+
+
+@dataclass
+class Scheduled:
+    """The function in a deployment with two tables and a schedule. Its registry has the two tables."""
+
+    module: Any
+    tables: list[Table]
+    registry: CountingRegistry = field(default_factory=CountingRegistry)
+    bodies: list[str] = field(default_factory=list)
+    scrubbed: list[tuple[str, int | None]] = field(default_factory=list)  # URI and limit of each scrub
+
+    def run(self, scope: str = "sample") -> list[dict[str, Any]]:
+        """Run the schedule, then deliver its messages. Return the answers."""
+        assert self.module.handler({"scheduled": scope}, Context()) == {"queued": len(self.tables)}
+        sent, self.bodies[:] = list(self.bodies), []
+        self.scrubbed.clear()
+        return [self.deliver(body) for body in sent]
+
+    def deliver(self, body: str, *, left: int = 60_000) -> Any:
+        return self.module.handler({"Records": [{"body": body}]}, Context(left=left))
+
+
+@pytest.fixture
+def scheduled(deployment: Deployment, monkeypatch: pytest.MonkeyPatch) -> Scheduled:
+    module = load_function("scrub")
+    made = Scheduled(module, [deployment.table("a"), deployment.table("b")])
+    made.tables.sort(key=lambda table: table.config.table)
+    for table in made.tables:
+        made.registry.swap(table_key(table.config.table), expect=None, change={"uri": table.uri, "format": 1})
+    monkeypatch.setenv("LANCELSM_SCRUB_QUEUE_URL", "queue")
+    monkeypatch.setattr(module, "_registry", lambda: made.registry)
+
+    def send(url: str, bodies: Sequence[str]) -> None:
+        assert url == "queue"
+        made.bodies.extend(bodies)
+
+    real = module.scrub_changed.__kwdefaults__["scrub"]
+
+    def scrub(uri: str, *, limit: int | None, has_time: Any) -> Any:
+        made.scrubbed.append((uri, limit))
+        return real(uri, limit=limit, has_time=has_time)
+
+    monkeypatch.setattr(module, "send_bodies", send)
+    monkeypatch.setitem(module.scrub_changed.__kwdefaults__, "scrub", scrub)
+    return made
+
+
+def test_a_scheduled_scrub_reads_only_tables_that_changed_since_their_last_scrub(scheduled: Scheduled) -> None:
+    first, second = scheduled.tables
+    assert [one["ok"] for one in scheduled.run()] == [True, True]
+    assert scheduled.scrubbed == [(first.uri, SAMPLE_OBJECTS), (second.uri, SAMPLE_OBJECTS)]
+
+    second.upsert([{"id": 1, "state": "sent"}])
+    scheduled.registry.units.clear()
+    assert [one.get("unchanged", False) for one in scheduled.run()] == [True, False]
+
+    assert scheduled.scrubbed == [(second.uri, SAMPLE_OBJECTS)]
+    # the list of tables; the record of each table and of its last scrub; one new record
+    assert scheduled.registry.units == {"record_reads": 1 + 2 * 2, "record_writes": 1}
+
+
+@pytest.mark.rest
+def test_a_merge_is_a_change_and_a_scrub_of_everything_serves_as_a_sample(scheduled: Scheduled) -> None:
+    first, second = scheduled.tables
+    scheduled.run("sample")
+    assert [one["complete"] for one in scheduled.run("everything")] == [True, True], "a sample is not everything"
+    assert scheduled.scrubbed == [(first.uri, None), (second.uri, None)]
+
+    first.upsert([{"id": 1, "state": "sent"}])
+    first.flush()
+    scheduled.run("everything")
+    assert scheduled.scrubbed == [(first.uri, None)]
+    assert scheduled.run("sample") == [{"table": one.uri, "unchanged": True} for one in scheduled.tables]
+    first.merge()
+    scheduled.run("sample")
+    assert scheduled.scrubbed == [(first.uri, SAMPLE_OBJECTS)]
+
+
+def test_a_damaged_table_is_logged_as_corrupt_in_each_run_and_does_not_stop_the_others(
+    scheduled: Scheduled, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first = scheduled.tables[0]
+    first.upsert(ORDERS)
+    entry = sorted((Path(first.uri) / "_mem_wal").glob("*/wal/*.arrow"))[0]
+    entry.write_bytes(entry.read_bytes()[:-9])
+
+    for _ in range(2):
+        caplog.clear()
+        capsys.readouterr()
+        assert [one.get("ok", True) for one in scheduled.run()] == [False, True]
+        (line,) = (vars(one) for one in caplog.records if vars(one).get("kind") == "Corrupt")
+        assert (line["table"], line["problems"]) == (first.uri, 1)
+        assert line["paths"] == [entry.relative_to(first.uri).as_posix()]
+        assert '"scrub_problems":[1.0]' in capsys.readouterr().out
+    assert scheduled.scrubbed == [(first.uri, SAMPLE_OBJECTS)], "the other table has not changed"
+
+
+class _NoTime:
+    stopped = True
+
+    def __init__(self, **_: Any) -> None: ...
+
+    def has_time(self, _done: int, _total: int) -> bool:
+        return False
+
+
+def test_a_scrub_without_time_for_everything_says_so_and_is_repeated(
+    scheduled: Scheduled, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(scheduled.module, "Pace", _NoTime)
+    assert [one["complete"] for one in scheduled.run("everything")] == [False, False]
+    assert [vars(one)["out_of_time"] for one in caplog.records if one.message == "scrubbed"] == [True, True]
+    assert not scheduled.registry.read(scrubbed_key(scheduled.tables[0].config.table))
+
+
+def test_a_dropped_table_is_skipped_and_a_table_that_is_gone_fails(scheduled: Scheduled) -> None:
+    first, second = (table.config.table for table in scheduled.tables)
+    assert scheduled.deliver(json.dumps({"scrub": "sample", "table": str(TableId("x"))})) == {"dropped": True}
+
+    scheduled.registry.swap(table_key(first), expect={}, change={"uri": scheduled.tables[1].uri})
+    with pytest.raises(Invalid, match="another table"):
+        scheduled.deliver(json.dumps({"scrub": "sample", "table": first}))
+    scheduled.registry.swap(table_key(second), expect={}, change={"uri": "orders"})
+    with pytest.raises(Corrupt, match="neither an absolute path nor a URL"):
+        scheduled.deliver(json.dumps({"scrub": "sample", "table": second}))
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        {},
+        {"scheduled": "all"},
+        {"scheduled": "sample", "table": "orders"},
+        {"scheduled": "sample"},  # no schedule is deployed
+        {"Records": []},
+        {"Records": [{"body": "{}"}]},
+        {"Records": [{"body": '{"scrub": "all", "table": "x"}'}]},
+    ],
+)
+def test_an_event_that_names_no_scrub_is_refused(event: dict[str, Any], deployment: Deployment) -> None:
+    with pytest.raises(Invalid):
+        load_function("scrub").handler(event, Context())

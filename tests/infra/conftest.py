@@ -131,6 +131,8 @@ GOVERNED = {
     "readers": ",".join(READERS),
     "log_days": "365",
     "removal": "destroy",
+    "scrub_sample_days": "1",
+    "scrub_days": "30",
     "replica_bucket": "arn:aws:s3:::far-lake",
     "replica_kms_key": FAR_KEY,
 }

@@ -161,6 +161,8 @@ def test_every_table_is_copied_to_the_replica_with_its_deletions(governed: Stack
         ({"vpc": "vpc-0a1b2c3d", "subnets": "subnet-0a1b2c3d"}, "give the route tables of the subnets too"),
         ({"subnets": "subnet-0a1b2c3d"}, "-c subnets: give the VPC too"),
         ({"endpoints": "off"}, "-c endpoints: give the VPC too"),
+        ({"scrub_days": "366"}, "-c scrub_days=366: give a whole number from 0 to 365"),
+        ({"scrub_sample_days": "daily"}, "-c scrub_sample_days=daily: give a whole number from 0 to 365"),
         ({"replica_bucket": "far-lake"}, "arn:PARTITION:s3:::BUCKET"),
         ({"replica_bucket": "arn:aws:s3:::far-lake", "kms_key": KEY}, "give -c replica_kms_key=ARN too"),
         ({"replica_kms_key": FAR_KEY}, "give replica_bucket too"),

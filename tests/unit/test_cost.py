@@ -25,6 +25,7 @@ from lancelsm.errors import Invalid
 from lancelsm.gc import collect
 from lancelsm.record.normalize import upserts
 from lancelsm.region.handle import Ports
+from lancelsm.scrub.report import Report
 from lancelsm.stack.backlog import UNITS
 from lancelsm.stack.cost import at_rest, per_row, prices, requests, total
 from lancelsm.stack.cost.at_rest import Inventory, inventory
@@ -36,6 +37,7 @@ from lancelsm.stack.delivery.queue import Delivery, Outgoing, Sent
 from lancelsm.stack.delivery.request import write
 from lancelsm.stack.delivery.send import send
 from lancelsm.stack.delivery.table_cache import Tables
+from lancelsm.stack.scrub_round import Wanted, scrub_changed
 from lancelsm.table import Table
 from tests.cli.conftest import as_json, run  # noqa: F401 - fixtures
 from tests.cli.console import Json, Run
@@ -223,6 +225,27 @@ def test_a_collection_sends_the_requests_that_are_charged(server: Server, old: i
         + requests.COLLECT_KEPT * young
         + requests.COLLECT_GONE * old
     )
+
+
+def test_a_scheduled_scrub_of_an_unchanged_table_sends_the_requests_that_the_page_names(server: Server) -> None:
+    counted = CountedTable(server)
+    wanted = Wanted(table=counted.handle.config.table, scope="everything")
+    answers: list[Any] = []
+
+    def scrub() -> None:
+        answers.append(
+            scrub_changed(
+                counted._registry,
+                wanted,
+                open_table=lambda _: counted.tables.open("table", fresh=True),
+                has_time=lambda: True,
+                scrub=lambda uri, **_: Report(checked=1, problems=(), orphans=0, complete=True),
+            )
+        )
+
+    scrub()
+    assert counted.during(scrub) == requests.SCRUB_UNCHANGED
+    assert [one.report is None for one in answers] == [False, True]
 
 
 def cost(**more: Any) -> dict[str, float]:

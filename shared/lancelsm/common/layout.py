@@ -242,6 +242,11 @@ def table_key(table: TableId) -> Key:
     return Key(partition="T", sort=table)
 
 
+def scrubbed_key(table: TableId) -> Key:
+    """Return the key of the record of what the last scheduled scrubs of a table have read."""
+    return Key(partition="scrub", sort=table)
+
+
 def source_key(table: TableId, name: str) -> Key:
     """Return the key of the record with the offset of a source of change events."""
     return Key(partition=sources(table), sort=name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -54,7 +55,7 @@ class Report:
             collections remove them.
         unsummed: number of files of the base without a sum, such as those of another tool. Nothing proves their bytes
             until the next merge or collection has summed them.
-        complete: False if the limit ended the scrub.
+        complete: False if the limit or the time ended the scrub.
     """
 
     checked: int
@@ -73,6 +74,7 @@ class Tally:
     """Collects the problems and counts of a report."""
 
     limit: int | None = None  # maximum number of objects
+    has_time: Callable[[], bool] = lambda: True  # whether to read one more object
     checked: int = 0
     orphans: int = 0
     unsummed: int = 0
@@ -80,8 +82,8 @@ class Tally:
     _problems: dict[Problem, None] = field(default_factory=dict)
 
     def count(self, objects: int = 1) -> bool:
-        """Count objects that will be read; False, without counting, if the limit is reached."""
-        if self.limit is not None and self.checked + objects > self.limit:
+        """Count objects that will be read; False, without counting, if the limit is reached or the time is over."""
+        if (self.limit is not None and self.checked + objects > self.limit) or not self.has_time():
             self.complete = False
             return False
         self.checked += objects
@@ -96,7 +98,8 @@ class Tally:
 
     def separate(self) -> Tally:
         """Return a new tally with the rest of the limit, for `merge`."""
-        return Tally(limit=None if self.limit is None else max(0, self.limit - self.checked))
+        left = None if self.limit is None else max(0, self.limit - self.checked)
+        return Tally(limit=left, has_time=self.has_time)
 
     def merge(self, other: Tally, *, held: bool) -> None:
         """Add the counts of another tally; and its problems, if the pin that they are about still exists (`held`)."""

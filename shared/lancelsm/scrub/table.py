@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -45,17 +45,20 @@ def scrub_location(
     region: str | None = None,
     at: str | None = None,
     limit: int | None = None,
+    has_time: Callable[[], bool] | None = None,
     storage_options: Mapping[str, str] | None = None,
     ports: Ports | None = None,
 ) -> Report:
     """Scrub the table at a location, even if its configuration can't be read.
+
+    Args: those of `scrub`.
 
     Raises:
         Invalid: table, region or snapshot not found, a limit below 1, or the table was dropped.
         Unavailable: a store or the registry did not answer.
     """
     ports = ports or Ports()
-    tally = _tally(limit, canonical(uri))
+    tally = _tally(limit, has_time, canonical(uri))
     try:
         handle = open_configured(uri, storage_options=storage_options, ports=ports)
     except (Corrupt, Invalid) as error:
@@ -67,22 +70,30 @@ def scrub_location(
         tally.count()
         tally.add(CONFIG, ObjectKind.CONFIG, problem)
         return tally.report()
-    return scrub(handle, region=region, at=at, limit=limit)
+    return scrub(handle, region=region, at=at, limit=limit, has_time=has_time)
 
 
-def scrub(handle: TableHandle, *, region: str | None = None, at: str | None = None, limit: int | None = None) -> Report:
+def scrub(
+    handle: TableHandle,
+    *,
+    region: str | None = None,
+    at: str | None = None,
+    limit: int | None = None,
+    has_time: Callable[[], bool] | None = None,
+) -> Report:
     """Read all objects and records of a table, and report the problem of each wrong one.
 
     Args:
         region: scrub only this region, given by its id or the start of it; leaves out the rows of the base.
         at: scrub only what this snapshot needs.
         limit: maximum number of objects to read, besides records of the registry and the manifests that they name.
+        has_time: called before each of these objects; if it is false, the scrub ends and is not complete.
 
     Raises:
         Invalid: region or snapshot not found, a limit below 1, or the table was dropped.
         Unavailable: a store or the registry did not answer.
     """
-    tally = _tally(limit, handle.context.uri)
+    tally = _tally(limit, has_time, handle.context.uri)
     objects = ReachableStore(inner=handle.context.objects, tally=tally)
     handle = replace(handle, context=replace(handle.context, objects=objects))
     tally.count()  # the configuration
@@ -106,10 +117,10 @@ def scrub(handle: TableHandle, *, region: str | None = None, at: str | None = No
     return tally.report()
 
 
-def _tally(limit: int | None, table: str) -> Tally:
+def _tally(limit: int | None, has_time: Callable[[], bool] | None, table: str) -> Tally:
     if limit is not None and limit < 1:
         raise Invalid(f"the limit is {limit}", remedy="Give 1 or more", table=table, field="limit")
-    return Tally(limit=limit)
+    return Tally(limit=limit) if has_time is None else Tally(limit=limit, has_time=has_time)
 
 
 def _scrub_named_snapshot(

@@ -111,17 +111,22 @@ class SqsChunks:
         self._client = client
 
     def send(self, chunks: Sequence[DirtyRegions]) -> None:
-        from botocore.exceptions import BotoCoreError, ClientError  # noqa: PLC0415 - optional dependency
+        send_bodies(self._url, [encode(chunk) for chunk in chunks], client=self._client)
 
-        client = self._client or aws.client("sqs")
-        for bodies in _batches([encode(chunk) for chunk in chunks]):
-            entries = [{"Id": str(number), "MessageBody": body} for number, body in enumerate(bodies)]
-            try:
-                answer = client.send_message_batch(QueueUrl=self._url, Entries=entries)
-            except (BotoCoreError, ClientError) as error:
-                raise aws.translated(error, doing="tables can't be queued", queue=self._url) from error
-            if failed := answer.get("Failed"):
-                raise Unavailable(f"the queue refused {len(failed)} chunks of tables: {failed[0].get('Code')}")
+
+def send_bodies(url: str, bodies: Sequence[str], *, client: Any = None) -> None:
+    """Send messages to a standard queue of SQS, each with one or more tables. Raises the errors of `SqsChunks`."""
+    from botocore.exceptions import BotoCoreError, ClientError  # noqa: PLC0415 - optional dependency
+
+    client = client or aws.client("sqs")
+    for batch in _batches(bodies):
+        entries = [{"Id": str(number), "MessageBody": body} for number, body in enumerate(batch)]
+        try:
+            answer = client.send_message_batch(QueueUrl=url, Entries=entries)
+        except (BotoCoreError, ClientError) as error:
+            raise aws.translated(error, doing="tables can't be queued", queue=url) from error
+        if failed := answer.get("Failed"):
+            raise Unavailable(f"the queue refused {len(failed)} chunks of tables: {failed[0].get('Code')}")
 
 
 def _batches(bodies: Sequence[str]) -> Iterator[list[str]]:

@@ -68,6 +68,20 @@ def settings(*names: str) -> Mapping[str, str]:
     return {name: os.environ[name] for name in names}
 
 
+def setting(name: str, *, without: str) -> str:
+    """Read a setting that not every deployment has.
+
+    Args:
+        without: what to do if this one does not have it.
+
+    Raises:
+        Invalid: the setting is missing or empty.
+    """
+    if not (value := os.environ.get(name)):
+        raise Invalid(f"this deployment lacks the setting {name}", remedy=without, field=name)
+    return value
+
+
 def function(work: Callable[[Document, FunctionCall], Document]) -> Callable[[Document, Context], Document]:
     """Make a handler from a function of an event that returns a document.
 

@@ -40,4 +40,5 @@ COLLECT: Final = Requests(object_writes=44, object_reads=64, record_writes=8, re
 COLLECT_ENTRY: Final = Requests(object_reads=2)  # in addition for each deleted entry
 COLLECT_GENERATION: Final = Requests(object_writes=1)  # in addition for each deleted generation
 COLLECT_KEPT: Final = Requests(object_reads=14)  # in addition for each merge whose versions of the base are kept
+SCRUB_UNCHANGED: Final = Requests(object_writes=1, object_reads=2, record_reads=4)  # a table that has not changed
 COLLECT_GONE: Final = Requests(object_reads=14)  # in addition for each merge whose versions are deleted

@@ -1,0 +1,81 @@
+"""The schedules of scrubs: with jitter, a queue for runs that could not start, and one of tables; none by default."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from infra.stage import stage_of
+from tests.infra.conftest import Stacks
+
+
+def _schedules(stacks: Stacks) -> dict[str, Any]:
+    return {one["Name"]: one for one in stacks.of("AWS::Scheduler::Schedule").values()}
+
+
+@pytest.mark.rest
+@pytest.mark.parametrize(
+    ("name", "rate", "event"),
+    [("sample", "rate(1 day)", "sample"), ("everything", "rate(30 days)", "everything")],
+)
+def test_scrubs_run_on_the_schedules_of_the_context(name: str, rate: str, event: str, governed: Stacks) -> None:
+    schedule = _schedules(governed)[f"lancelsm-team-a-scrub-{name}"]
+    failed = governed.named("AWS::SQS::Queue", QueueName="lancelsm-team-a-failed-events")
+    target = schedule["Target"]
+    alias = governed.of("AWS::Lambda::Alias")[target["Arn"]["Ref"]]
+
+    assert (schedule["ScheduleExpression"], schedule["State"]) == (rate, "ENABLED")
+    assert schedule["FlexibleTimeWindow"] == {"Mode": "FLEXIBLE", "MaximumWindowInMinutes": 15}
+    assert json.loads(target["Input"]) == {"scheduled": event}
+    assert target["DeadLetterConfig"] == {"Arn": {"Fn::GetAtt": [failed, "Arn"]}}
+    assert target["RetryPolicy"] == {"MaximumRetryAttempts": 5, "MaximumEventAgeInSeconds": 86_400}
+    assert alias["FunctionName"] == {"Ref": next(key for key in governed.of("AWS::Lambda::Function") if "Scrub" in key)}
+    assert target["RoleArn"] == _schedules(governed)["lancelsm-team-a-dispatch"]["Target"]["RoleArn"]
+    assert (
+        target["Arn"] in _statements(governed, target["RoleArn"]["Fn::GetAtt"][0])["lambda:InvokeFunction"]["Resource"]
+    )
+
+
+def _statements(stacks: Stacks, role: str) -> dict[str, Any]:
+    """Return the statements of a role by their actions."""
+    policies = (one for one in stacks.of("AWS::IAM::Policy").values() if {"Ref": role} in one["Roles"])
+    return {str(one["Action"]): one for policy in policies for one in policy["PolicyDocument"]["Statement"]}
+
+
+@pytest.mark.rest
+def test_a_few_invocations_scrub_the_tables_of_a_queue(governed: Stacks) -> None:
+    queue = governed.named("AWS::SQS::Queue", QueueName="lancelsm-team-a-scrub")
+    properties = governed.of("AWS::SQS::Queue")[queue]
+    failed = governed.named("AWS::SQS::Queue", QueueName="lancelsm-team-a-failed-events")
+    function = governed.functions()["scrub"]
+    mappings = governed.of("AWS::Lambda::EventSourceMapping").values()
+    (mapping,) = (one for one in mappings if one["EventSourceArn"] == {"Fn::GetAtt": [queue, "Arn"]})
+    statements = _statements(governed, function["Role"]["Fn::GetAtt"][0])
+    kept = governed.of("AWS::Lambda::EventInvokeConfig").values()
+
+    assert (mapping["BatchSize"], mapping["ScalingConfig"]) == (1, {"MaximumConcurrency": 5})
+    assert properties["VisibilityTimeout"] == 6 * function["Timeout"]
+    assert properties["RedrivePolicy"] == {"deadLetterTargetArn": {"Fn::GetAtt": [failed, "Arn"]}, "maxReceiveCount": 2}
+    variables = function["Environment"]["Variables"]
+    assert variables["LANCELSM_SCRUB_QUEUE_URL"] == {"Ref": queue}
+    assert "LANCELSM_REGISTRY" in variables
+    assert statements["dynamodb:UpdateItem"]["Condition"] == {
+        "ForAnyValue:StringEquals": {"dynamodb:LeadingKeys": ["scrub"]}
+    }
+    sending = [one["Resource"] for actions, one in statements.items() if "sqs:SendMessage" in actions]
+    assert f'["{queue}", "Arn"]' in json.dumps(sending)
+    assert [one["MaximumRetryAttempts"] for one in kept if "Scrub" in json.dumps(one)] == [0]
+
+
+class _Node:
+    def try_get_context(self, name: str) -> Any:
+        return {"stage": "prod"}.get(name)
+
+    def get_all_context(self) -> dict[str, Any]:
+        return {"stage": "prod"}
+
+
+def test_no_stage_scrubs_unless_the_context_says_so() -> None:
+    assert stage_of(_Node()).scrubs is False  # type: ignore[arg-type]
