@@ -218,6 +218,14 @@ def test_the_emulator_needs_no_layers_backups_or_deletion_protection() -> None:
     assert failed_checks(facts) == {}
 
 
+@pytest.mark.parametrize(("kept", "failed"), [(True, {"registry"}), (False, set())])
+def test_data_that_goes_with_its_stack_needs_no_deletion_protection(kept: bool, failed: set[str]) -> None:
+    facts = changed("registry", "DeletionProtectionEnabled", to=False)
+    state = {"StackStatus": "CREATE_COMPLETE", "EnableTerminationProtection": kept}
+
+    assert set(failed_checks(replace(facts, stacks={**facts.stacks, "state": state}))) == failed
+
+
 class NoAws:
     """A client without credentials: every call fails."""
 

@@ -157,7 +157,7 @@ def _registry(facts: DeploymentFacts) -> Check:
         ("dirty" not in indexes, "it has no index `dirty`", deploy),
         (recovery != "ENABLED" and not local, f"point-in-time recovery is {recovery}", f"Turn it on. {deploy}"),
         (
-            not table.get("DeletionProtectionEnabled") and not local,
+            not table.get("DeletionProtectionEnabled") and not local and not _is_disposable(facts),
             "deletion protection is off",
             f"Turn deletion protection on. {deploy}",
         ),
@@ -167,6 +167,12 @@ def _registry(facts: DeploymentFacts) -> Check:
             "Remove its replicas",
         ),
     )
+
+
+def _is_disposable(facts: DeploymentFacts) -> bool:
+    """Return whether data is meant to go with its stack (`removal=destroy`): then no protection is on."""
+    state = facts.stacks.get("state")
+    return isinstance(state, Mapping) and state.get("EnableTerminationProtection") is False
 
 
 def _emulated(facts: DeploymentFacts) -> bool:
