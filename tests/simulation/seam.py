@@ -95,6 +95,11 @@ COMPOSED = frozenset(
         "scrub_reads.examine_generation",
         "scrub_reads.examine_indexes",
         "scrub_reads.own_row_setsum",  # if rows don't add up under the columns of the base
+        "deleted_keys.check_deletes",
+        "deleted_keys.copy_deletes",  # within share_base
+        "deleted_keys.find_deletes",
+        "deleted_keys.keep_deletes",
+        "deleted_keys.read_deletes",
         "statement.named_files",  # within files_of and commit
         "statement.check_stated",  # within compact, and for backups
         "statement.read_statement",
@@ -127,6 +132,8 @@ PURE = frozenset(
         "conditions.checked_sql",
         "conditions.described_problem",
         "conditions.read_condition",
+        "deleted_keys.late_floor",
+        "deleted_keys.sequences_of",
         "deletions.arrow_problem",
         "deletions.every_row",
         "deletions.hidden_rows",

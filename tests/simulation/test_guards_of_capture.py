@@ -14,7 +14,7 @@ from lancelsm.read.transact import source_offsets
 from lancelsm.read.transact.change_capture import Applied
 from lancelsm.read.transact.change_decision import decide
 from lancelsm.region.handle import open_table
-from tests.simulation.marks import changed, moved, without
+from tests.simulation.marks import moved, without
 from tests.simulation.removal import with_and_without
 
 
@@ -43,15 +43,6 @@ def event_below_the_floor(_: Path) -> None:
     nothing = [frozenset[str]()]
     found = decide(row, None, schema, sequence=["v"], unchanged=nothing, required=nothing, floor=floor)
     assert (found.rows.num_rows, found.late) == (0, 1)
-
-
-def merged_delete(path: Path) -> None:
-    """A delete is merged into the base, which forgets it, and an event from before it arrives."""
-    table = versions(path)
-    table.apply_changes([event(1, 5)], sequence_by="v", apply_as_deletes="v = 5")
-    table.run()
-    table.apply_changes([event(1, 4)])
-    assert table.get([1])["v"].to_pylist() == []
 
 
 def repeated_call(path: Path) -> None:
@@ -110,10 +101,6 @@ test_scenarios_pass, test_scenarios_fail_without_their_guard = with_and_without(
             [without("event below the late floor is late")],
             event_below_the_floor,
         ),
-        "the late floor rises with the merge of a delete": (
-            [changed("late floor rises with the merge of a delete", "late = {}")],
-            merged_delete,
-        ),
         "bad rows are kept before the others are appended": (
             [without("bad rows are kept before the others are appended")],
             refused_append,
@@ -128,7 +115,6 @@ test_scenarios_pass, test_scenarios_fail_without_their_guard = with_and_without(
     own=(
         late_event,
         event_below_the_floor,
-        merged_delete,
         refused_append,
         value_that_no_row_has,
         repeated_call,

@@ -38,7 +38,7 @@ from lancelsm.common.layout import (
 )
 from lancelsm.common.pool import TaskPool
 from lancelsm.dataset.adoption import write_facts
-from lancelsm.dataset.base_table import BaseTable
+from lancelsm.dataset.base_table import DELETES, BaseTable
 from lancelsm.dataset.statement import Stating, files_of
 from lancelsm.errors import Corrupt, Invalid, LsmError
 from lancelsm.history.pins import read_pins
@@ -242,14 +242,15 @@ def _check_files(base: BaseTable, store: ObjectStore) -> None:
     """Raise `Corrupt` if a file that the base names was not copied."""
     there = {listed.key for listed in store.list("")}
     there |= {key.rpartition("/")[0] for key in there}  # an index is named by its directory
-    for named in files_of(base):
-        if named.key not in there:
+    deletes = base.metadata.get(DELETES, "")
+    for key in [*(named.key for named in files_of(base)), *([deletes] if deletes else [])]:
+        if key not in there:
             raise Corrupt(
                 "a file of the base was not copied: the bucket does not keep its version any more",
                 remedy="Drop the incomplete table, and restore a later time",
                 table=base.uri,
                 version=base.version,
-                object=named.key,
+                object=key,
             )
 
 

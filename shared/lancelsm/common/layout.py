@@ -10,6 +10,7 @@
         gc/{round}-{nonce}.binpb              the list of objects that one collection round deletes
       _lancelsm/gc/{round}-{nonce}.binpb      the list of one collection round of the base
       _lancelsm/files/{version}-{sum}.binpb   the statement of files of one version of the base
+      _lancelsm/files/deletes-{version}-{sum}.arrow    keys whose deletes were merged, with their sequences
       _lancelsm/dead_letters/{nonce}.jsonl    change events that did not fit the table, for people
       _lancelsm/config.json                   the configuration of the table, for writers without Lance
       _lancelsm/registry.sqlite, registry/    records of the embedded registries
@@ -44,7 +45,7 @@ CONFIG = f"{PRIVATE}/config.json"
 SQLITE = f"{PRIVATE}/registry.sqlite"
 REGISTRY_OBJECTS = f"{PRIVATE}/registry"
 LOCK = f"{PRIVATE}/lock"
-STATEMENTS = f"{PRIVATE}/files/"  # prefix of the statements of files of the base
+STATEMENTS = f"{PRIVATE}/files/"  # prefix of the statements of files of the base, and of deleted keys
 CLONE = f"{PRIVATE}/clone.json"  # marker file: the lineage of a clone
 RESTORED = f"{PRIVATE}/restored.json"  # marker file: the backup from which a table was restored
 DROPPING = f"{PRIVATE}/dropping.json"  # marker file: the table is being dropped
@@ -168,6 +169,11 @@ def statement_key(version: int, setsum: str) -> str:
 def statement_version(key: str) -> int | None:
     """Return the version in the key of a statement of files, or None for any other key."""
     return round_number(key) if key == f"{STATEMENTS}{key.rpartition('/')[2]}" else None
+
+
+def deletes_key(version: int, setsum: str) -> str:
+    """Return the key of a file of deleted keys; the arguments are those of `statement_key`."""
+    return f"{STATEMENTS}deletes-{version}-{setsum}.arrow"
 
 
 def staged_version(key: str) -> Version | None:

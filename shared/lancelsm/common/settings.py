@@ -17,7 +17,7 @@ from lancelsm.errors import Invalid, error_context
 _PREFIX = "LANCELSM_"
 _MOST_SECONDS = 100 * 365 * 86_400  # as `duration` allows
 _MOST = (1 << 63) - 1
-_MAY_BE_ZERO = frozenset({"hedged_reads_percent"})
+_MAY_BE_ZERO = frozenset({"hedged_reads_percent", "keep_delete_sequences_seconds"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +50,7 @@ class Settings:
     snapshot_ttl_seconds: float = 3600.0
     skew_allowance_seconds: float = 300.0  # allowed clock difference before a pin counts as expired
     keep_versions_seconds: float = 604_800.0  # how long versions of the base are kept
+    keep_delete_sequences_seconds: float = 604_800.0  # how long a merged delete keeps the sequence of its event
     view_cache_bytes: int = 256 << 20  # of what an open table keeps of its last reads
     hedged_reads_percent: int = 0  # share of the reads of an object store that may be sent twice, if they are slow
 

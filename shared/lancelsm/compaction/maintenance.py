@@ -238,6 +238,7 @@ def merge_table(handle: TableHandle, *, engine: Engine = "auto", runner: TaskRun
             ids=context.ids,
             storage_options=handle.storage_options,
             read_sequence=lambda: newest_sequence(context.objects, handle.config, uri=context.uri),
+            keep_deletes_seconds=handle.settings.keep_delete_sequences_seconds,
         )
     for region, found in read:
         _report(region, found, merged.regions.get(region.id, Generation(0)))

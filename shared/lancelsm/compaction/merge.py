@@ -23,10 +23,8 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
-
-import pyarrow as pa
 
 from lancelsm.common.clock import Clock, Ids
 from lancelsm.common.layout import Generation, RegionId, TableId
@@ -36,14 +34,14 @@ from lancelsm.compaction.runner import TaskRunner
 from lancelsm.compaction.tasks import Delta, Hidden, MergeBase, Source
 from lancelsm.dataset import base_rows
 from lancelsm.dataset.base_rows import Base, CommittedVersion, NewFragment, Preempted
-from lancelsm.dataset.base_table import LATE, MERGED, BaseTable, StorageOptions, base_of, open_base
+from lancelsm.dataset.base_table import MERGED, BaseTable, StorageOptions, base_of, open_base
+from lancelsm.dataset.deleted_keys import keep_deletes
 from lancelsm.dataset.foreign_rows import ROWS, counted_rows
 from lancelsm.dataset.merged_generations import repair_markers
 from lancelsm.dataset.statement import StatedFile, Stating
 from lancelsm.errors import Ambiguous, Contended, Corrupt, Invalid, Unavailable
 from lancelsm.objects import ObjectStore
 from lancelsm.objects.local_copies import LocalCopies
-from lancelsm.record import sequence
 
 ATTEMPTS = 8
 _FIRST_WAIT_S = 0.05
@@ -82,10 +80,12 @@ class _Merger:
     check: Callable[[BaseTable], None]
     objects: ObjectStore
     runner: TaskRunner
+    clock: Clock
     ids: Ids
     storage_options: StorageOptions
     copies: LocalCopies
     read_sequence: Callable[[], tuple[str, ...]]
+    keep_deletes_seconds: float
 
     def open_base(self) -> BaseTable:
         """Open the newest base; raises `Corrupt` if it belongs to another table, and the errors of `check`."""
@@ -120,6 +120,7 @@ def merge_generations(
     ids: Ids,
     storage_options: StorageOptions = None,
     read_sequence: Callable[[], tuple[str, ...]] = tuple,
+    keep_deletes_seconds: float = 0.0,
 ) -> Merged:
     """Merge all pending generations of all regions into the base.
 
@@ -133,6 +134,7 @@ def merge_generations(
         storage_options: for Lance, on every machine that the runner uses.
         read_sequence: reads the columns that order change events; called after the heads are read, so that it has those
             of all deletes in the generations.
+        keep_deletes_seconds: see `dataset.deleted_keys.keep_deletes`.
 
     Raises:
         Contended: other processes kept changing the base. Nothing of this merge was committed.
@@ -154,19 +156,21 @@ def merge_generations(
             check=check,
             objects=objects,
             runner=runner,
+            clock=clock,
             ids=ids,
             storage_options=storage_options,
             copies=copies,
             read_sequence=read_sequence,
+            keep_deletes_seconds=keep_deletes_seconds,
         )
-        return _merge(merger, clock)
+        return _merge(merger)
 
 
-def _merge(merger: _Merger, clock: Clock) -> Merged:
+def _merge(merger: _Merger) -> Merged:
     stale: StaleHeads | None = None
     for attempt in range(ATTEMPTS):
         if attempt:
-            clock.sleep(_FIRST_WAIT_S * 2**attempt * merger.ids.uniform())
+            merger.clock.sleep(_FIRST_WAIT_S * 2**attempt * merger.ids.uniform())
         pending = list(merger.read_regions())  # guard: heads are read before the base
         base = repair_markers(base=merger.open_base(), objects=merger.objects)
         merger.check(base)  # guard: repaired base has the columns of the table
@@ -225,16 +229,15 @@ def _attempt(merger: _Merger, plan: MergePlan, planned: BaseTable) -> _Done | No
 def _carry_out(merger: _Merger, plan: MergePlan, planned: BaseTable) -> _Done | None:
     """Commit the plan; None if the merge must be planned again."""
     names = merger.read_sequence()
-    delta = _fold(merger, plan, planned, names)
+    delta, deletes = _fold(merger, plan, planned, names)
     new = _write(merger, delta)
     base = planned
     for _ in range(ATTEMPTS):
         delta = Delta(
             merge_base=MergeBase(base=Base.of(base), schema=base.schema, copies=merger.copies), parts=delta.parts
         )
-        late = _late(delta, base, names)  # guard: late floor rises with the merge of a delete
         hidden = _hide(merger, delta, base)  # guard: replaced rows are looked up after each conflict
-        outcome = _commit(merger, plan, base, hidden, new, live=delta.live, late=late)
+        outcome = _commit(merger, plan, base, hidden, new, live=delta.live, deletes=deletes)
         if isinstance(outcome, CommittedVersion):
             opened = outcome.dataset
             committed = opened and base_of(opened, uri=merger.uri, storage_options=merger.storage_options)
@@ -296,23 +299,22 @@ def _newest_base(merger: _Merger, outcome: Preempted | None) -> BaseTable:
         ) from cause
 
 
-def _late(delta: Delta, base: BaseTable, names: Sequence[str]) -> dict[str, str]:
-    """Return the late floors of regions, raised to the sequences of the deletes that this merge forgets."""
-    known = {name: text for name, text in base.metadata.items() if name.startswith(LATE)}
-    for part in delta.parts:
-        if part.late:
-            name = f"{LATE}{part.source.region}"
-            texts = [part.late, *([known[name]] if name in known else [])]
-            rows = pa.concat_tables([sequence.from_text(text, base.schema, names) for text in texts])
-            known[name] = sequence.to_text(sequence.highest(rows, names))
-    return known
-
-
-def _fold(merger: _Merger, plan: MergePlan, base: BaseTable, names: tuple[str, ...]) -> Delta:
+def _fold(merger: _Merger, plan: MergePlan, base: BaseTable, names: tuple[str, ...]) -> tuple[Delta, Mapping[str, str]]:
+    """Return the delta, and the schema metadata that keeps the sequences of its deletes."""
     merge_base = MergeBase(base=Base.of(base), schema=base.schema, copies=merger.copies, sequence=names)
     sources = [_newest_first(region, merger.uri) for region in plan.regions]
     folded = merger.runner.map(partial(tasks.fold_delta, merge_base), sources)
-    return Delta(merge_base=merge_base, parts=tuple(part for parts in folded for part in parts))
+    parts = [part for parts in folded for part in parts]
+    deletes = keep_deletes(  # guard: merge keeps the sequences of its deletes
+        base,
+        merger.objects,
+        [(part.source.region, part.deleted) for part in parts if part.deleted is not None],
+        late=[(part.source.region, part.late) for part in parts],
+        names=names,
+        now=merger.clock.now(),
+        keep_seconds=merger.keep_deletes_seconds,
+    )
+    return Delta(merge_base=merge_base, parts=tuple(replace(part, deleted=None) for part in parts)), deletes
 
 
 def _newest_first(region: RegionPlan, uri: str) -> tuple[Source, ...]:
@@ -373,7 +375,7 @@ def _commit(
     new: Sequence[NewFragment],
     *,
     live: int,
-    late: Mapping[str, str],
+    deletes: Mapping[str, str],
 ) -> CommittedVersion | Preempted | None:
     """Send one commit; None if there was no answer."""
     target = {region.region: region.through for region in plan.regions}
@@ -391,7 +393,7 @@ def _commit(
             Base.of(base),
             changed=changed,
             new=new,
-            metadata={**base.metadata, **written, **late},
+            metadata={**base.metadata, **written, **deletes},
             properties={"lancelsm.merge": json.dumps(target, sort_keys=True)},
             stating=Stating(
                 objects=merger.objects,

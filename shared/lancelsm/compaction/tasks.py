@@ -7,6 +7,7 @@ regions at once.
 
 from __future__ import annotations
 
+import dataclasses
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -25,6 +26,7 @@ from lancelsm.common.setsum import Setsum
 from lancelsm.compaction.plan import Sums
 from lancelsm.dataset import base_rows
 from lancelsm.dataset.base_rows import ROW_ADDRESS, Base, NewFragment
+from lancelsm.dataset.deleted_keys import sequences_of
 from lancelsm.dataset.file_ranges import range_reader
 from lancelsm.dataset.generation import read_generation
 from lancelsm.dataset.key_lookup import ABSENT, Keys
@@ -86,7 +88,9 @@ class Part:
         winners: one bit per row, in reading order, the first in the lowest bit: set if no newer row has its key.
         live, dead: number of winners that are rows, and that are tombstones.
         key_bytes: size of all keys.
-        late: the highest sequence of the winners that are tombstones (`record.sequence`); empty without one.
+        deleted: keys and sequences of the winners that are tombstones, as many as a file may have; None without a
+            sequence.
+        late: the highest sequence of the others (`record.sequence`); empty without one.
     """
 
     source: Source
@@ -95,6 +99,7 @@ class Part:
     live: int
     dead: int
     key_bytes: int
+    deleted: pa.Table | None = dataclasses.field(default=None, repr=False, compare=False)
     late: str = ""
 
 
@@ -168,6 +173,7 @@ def _folded(merge_base: MergeBase, sources: tuple[Source, ...]) -> tuple[Part, .
         if ((firsts >= start) & ~wins).any():  # guard: generation has each key once
             raise Corrupt("a generation has the same key twice", region=source.region, object=source.uri)
         dead = int((wins & tombstones).sum())
+        deleted, late = _deleted(own, sequences, wins & tombstones, merge_base.sequence)
         parts.append(
             Part(
                 source=source,
@@ -176,7 +182,8 @@ def _folded(merge_base: MergeBase, sources: tuple[Source, ...]) -> tuple[Part, .
                 live=int(wins.sum()) - dead,
                 dead=dead,
                 key_bytes=own.nbytes,
-                late=_highest(sequences, wins & tombstones, merge_base.sequence),
+                deleted=deleted,
+                late=late,
             )
         )
         start += len(own)
@@ -322,8 +329,12 @@ def _keys_and_tombstones(merge_base: MergeBase, source: Source) -> tuple[pa.Tabl
     return keys, table[TOMBSTONE].to_numpy().astype(np.bool_), table.select(list(merge_base.sequence))
 
 
-def _highest(sequences: pa.Table, dead: Flags, names: Sequence[str]) -> str:
-    return sequence.to_text(sequence.highest(sequences.filter(pa.array(dead)), names)) if names else ""
+def _deleted(keys: pa.Table, sequences: pa.Table, dead: Flags, names: Sequence[str]) -> tuple[pa.Table | None, str]:
+    if not names:
+        return None, ""
+    rows = pa.array(dead)
+    deleted, others = sequences_of(keys.filter(rows), sequences.filter(rows), names)
+    return deleted, sequence.to_text(sequence.highest(others, names))
 
 
 def _read(merge_base: MergeBase, source: Source, *, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:

@@ -37,7 +37,8 @@ REGIONS = "lancelsm.regions"
 FORMAT = "lancelsm.format"
 FENCE = "lancelsm.fence"
 MERGED = "lancelsm.merged."
-LATE = "lancelsm.late."  # by region: the highest sequence of the deletes that merges forgot
+DELETES = "lancelsm.deletes"  # the key of the file of deleted keys
+LATE = "lancelsm.late."  # by region: the highest sequence of deletes that are forgotten
 
 NO_DATASET = "no Lance dataset found at this location"
 

@@ -13,7 +13,7 @@ from lance.fragment import FragmentMetadata
 
 from lancelsm.common.layout import LANCE_DIRECTORIES
 from lancelsm.dataset.base_manifest import MEM_WAL_INDEX
-from lancelsm.dataset.base_table import BaseTable, StorageOptions, VersionGone, open_dataset
+from lancelsm.dataset.base_table import DELETES, BaseTable, StorageOptions, VersionGone, open_dataset
 from lancelsm.dataset.native import native_errors, read_errors
 from lancelsm.dataset.statement import FILES
 from lancelsm.errors import Contended, Corrupt
@@ -78,7 +78,9 @@ def stored_versions(*, uri: str, storage_options: StorageOptions = None) -> tupl
 
 
 def named_files(*, uri: str, version: int, storage_options: StorageOptions = None) -> frozenset[str]:
-    """Return the data and deletion files that a version names, and its statement, as keys relative to the table.
+    """Return the data and deletion files that a version names, its statement, and its file of deleted keys.
+
+    They are keys relative to the table.
 
     Raises:
         Contended: the version was removed after it was listed. A newer version that was not listed may name its files.
@@ -91,8 +93,9 @@ def named_files(*, uri: str, version: int, storage_options: StorageOptions = Non
         raise Contended(what, remedy="Retry", table=uri) from error
     with read_errors("the base's fragments can't be read", table=uri):
         fragments = [fragment.metadata for fragment in dataset.get_fragments()]
-        statement = (dataset.schema.metadata or {}).get(FILES.encode(), b"").decode()
-        return frozenset([statement, *(name for fragment in fragments for name in _files(fragment))]) - {""}
+        metadata = dataset.schema.metadata or {}
+        own = [metadata.get(name.encode(), b"").decode() for name in (FILES, DELETES)]
+        return frozenset([*own, *(name for fragment in fragments for name in _files(fragment))]) - {""}
 
 
 def searched_indexes(base: BaseTable) -> frozenset[str]:

@@ -23,6 +23,7 @@ from lancelsm.dataset.base_table import (
     open_base,
     open_dataset,
 )
+from lancelsm.dataset.deleted_keys import copy_deletes
 from lancelsm.dataset.durable import make_durable
 from lancelsm.dataset.native import FILE_ROWS, Carried, native_errors, read_errors
 from lancelsm.dataset.scan_options import scan_options, scanned
@@ -68,14 +69,16 @@ def share_base(
                 dataset.drop_index(MEM_WAL_INDEX)
         base = open_base(uri=to, storage_options=storage_options)
     if base.facts is None or base.facts.table != facts.table:
-        own = {name: text for name, text in base.metadata.items() if not name.startswith(MERGED) and name != FENCE}
+        store, origin = open_store(to, storage_options), open_store(source.uri, source.storage_options)
+        metadata = copy_deletes(source, origin, base, store)  # guard: clone keeps the sequences of merged deletes
+        own = {name: text for name, text in metadata.items() if not name.startswith(MERGED) and name != FENCE}
         outcome = commit(
             Base.of(base),
             changed={},
             new=(),
             metadata={**own, **facts.metadata()},
             properties={},
-            stating=Stating(objects=open_store(to, storage_options), known=_stated_in(source, files_of(base))),
+            stating=Stating(objects=store, known=_stated_in(source, files_of(base))),
         )
         if isinstance(outcome, Preempted):
             raise Contended("another process committed to the clone first", remedy="Clone it again", table=to)

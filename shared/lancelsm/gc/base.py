@@ -54,7 +54,7 @@ from lancelsm.region.handle import TableHandle, check_base
 from lancelsm.region.lease import lease
 from lancelsm.registry import Fields, Record, SwapApplied
 
-_FILE = re.compile(rf"data/[^/]+\.lance|_deletions/[^/]+\.(arrow|bin)|{STATEMENTS}[^/]+\.binpb")
+_FILE = re.compile(rf"data/[^/]+\.lance|_deletions/[^/]+\.(arrow|bin)|{STATEMENTS}[^/]+\.(binpb|arrow)")
 _FILES = ("data/", "_deletions/", STATEMENTS)
 _VERSIONS_MIN = 16  # a round deletes this many versions and statements, or a file with rows: it adds a version itself
 

@@ -15,7 +15,10 @@ from lancelsm.gc.lists import GarbageItem, GarbageKind, Round
 from lancelsm.history.pin_records import Pin
 from lancelsm.region.handle import TableHandle, check_base
 
-_FILES = re.compile(r"data/[^/]+\.lance|_deletions/[^/]+\.(arrow|bin)|_lancelsm/files/[0-9]+-[0-9a-f]{32}\.binpb")
+_FILES = re.compile(
+    r"data/[^/]+\.lance|_deletions/[^/]+\.(arrow|bin)"
+    r"|_lancelsm/files/([0-9]+-[0-9a-f]{32}\.binpb|deletes-[0-9]+-[0-9a-f]{32}\.arrow)"
+)
 
 
 def verify_base(handle: TableHandle, key: str, *, pins: Iterable[Pin]) -> None:

@@ -38,3 +38,11 @@ def from_text(text: str, schema: TableSchema, names: Sequence[str]) -> pa.Table:
     except (ValueError, LookupError, TypeError) as error:
         raise Corrupt(f"the sequence {text!r} of forgotten deletes is unreadable: {error!r}") from error
     return pa.Table.from_arrays(arrays, schema=pa.schema(fields))
+
+
+def names_in(text: str) -> tuple[str, ...]:
+    """Return the columns of `to_text`. Raise `Corrupt` if it is unreadable."""
+    try:
+        return tuple(dict(parse_json(text)))
+    except (ValueError, TypeError) as error:
+        raise Corrupt(f"the sequence {text!r} of forgotten deletes is unreadable: {error!r}") from error

@@ -11,7 +11,8 @@ from contextlib import suppress
 
 from lancelsm.common.layout import CLONE, CONFIG, NO_GENERATION, STATEMENTS, statement_version, table_key
 from lancelsm.common.setsum import Setsum
-from lancelsm.dataset.base_table import BaseTable, open_base
+from lancelsm.dataset.base_table import DELETES, BaseTable, open_base
+from lancelsm.dataset.deleted_keys import check_deletes
 from lancelsm.dataset.merged_generations import read_markers
 from lancelsm.dataset.scrub_reads import (
     VERSIONS,
@@ -150,12 +151,19 @@ def scrub_lineage(handle: TableHandle, base: BaseTable, tally: Tally) -> None:
 
 
 def scrub_files(handle: TableHandle, base: BaseTable, tally: Tally) -> None:
-    """Check all fragments and deletion files, the keys, and the indexes of a version, including shared files.
+    """Check all fragments and deletion files, the keys, the indexes, and the file of deleted keys of a version.
+
+    Shared files are included.
 
     Reports nothing if the version was cleaned up meanwhile.
     """
     directories, lines = _directories(handle, base), _lines(handle, base, tally)
     wrong = list(_manifest(handle, base))
+    if (key := base.metadata.get(DELETES, "")) and tally.count():
+        try:
+            check_deletes(handle.context.objects, key)
+        except Corrupt as error:
+            wrong.append(Wrong(path=key, problem=problem_of(error)))
     with suppress(Corrupt, Invalid):  # reported below
         tally.unsummed += sum(one.path not in lines for one in files_of(base))
     wrong += _wrong((found for _, found in examine_base(base, directories=directories, lines=lines)), tally)
@@ -251,6 +259,8 @@ def _sizes(objects: ObjectStore) -> dict[str, int]:
 
 def _kind(path: str) -> ObjectKind:
     """Return the kind of a file of the base, or of the directory of an index, by its parent directory."""
+    if path.startswith(STATEMENTS):
+        return ObjectKind.DELETED_KEYS
     return _KINDS.get(path.rpartition("/")[0].rpartition("/")[2], ObjectKind.BASE)
 
 

@@ -29,6 +29,7 @@ class ObjectKind(StrEnum):
     LEASE = "lease"
     BASE = "base"  # a version of the base
     STATEMENT = "statement"  # the statement of its files
+    DELETED_KEYS = "deleted_keys"  # keys whose deletes were merged, with their sequences
     BASE_FILE = "base_file"
     DELETION = "deletion"
     INDEX = "index"

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 
 from lancelsm.common.bounded_cache import BoundedCache
 from lancelsm.common.layout import RegionId, dead_letters
-from lancelsm.dataset.base_table import LATE
+from lancelsm.dataset.deleted_keys import find_deletes, late_floor
 from lancelsm.errors import Invalid, Unavailable
 from lancelsm.objects import put_once
 from lancelsm.read import reader
@@ -31,10 +31,10 @@ from lancelsm.read.transact.rows_at_head import ViewedRows
 from lancelsm.read.transact.stored_changes import as_deletes, numbered, numbers, stored, without_numbers
 from lancelsm.read.transact.transactions import Append, ReadView
 from lancelsm.read.view import View
+from lancelsm.record.casts import as_schema
 from lancelsm.record.files import has_decimal
 from lancelsm.record.key import key_column
 from lancelsm.record.schema import TOMBSTONE, TableSchema
-from lancelsm.record.sequence import from_text
 from lancelsm.region.catalog import Region, TableContext
 from lancelsm.region.head import Head
 from lancelsm.wal.entry import Draft, draft
@@ -291,9 +291,6 @@ class _Call:
         distinct = keys.take(pc.index_in(pc.unique(own), value_set=own))
 
         def found(view: View) -> ViewedRows:
-            text = view.base.metadata.get(f"{LATE}{region.id}")
-            if text is not None and self._sequence:
-                floors[region.id] = from_text(text, schema, self._sequence)
             rows = reader.get(
                 view,
                 distinct,
@@ -303,6 +300,9 @@ class _Call:
                 parallel=region.context.parallel,
                 deleted=True,
             )
+            if self._sequence and rows.num_rows < distinct.num_rows:
+                rows = self._with_deletes(rows, distinct, view, region)
+                floors[region.id] = late_floor(view.base.metadata, region.id, schema, self._sequence)
             return ViewedRows.of(rows, view, region)
 
         return NewestAtHead(
@@ -311,6 +311,22 @@ class _Call:
             read_view=lambda: access.read(found, lambda: [region]),
             select=lambda rows: rows.filter(pc.is_in(key_column(rows, schema.primary_key), value_set=own)),
         )
+
+    def _with_deletes(self, rows: pa.Table, keys: pa.Table, view: View, region: Region) -> pa.Table:
+        """Add tombstones for the keys without a row or tombstone whose deletes were merged."""
+        schema = self._request.selection.schema
+        stored = as_schema(rows, schema.stored)
+        has_row = pc.is_in(key_column(keys, schema.primary_key), value_set=key_column(stored, schema.primary_key))
+        absent = keys.filter(pc.invert(has_row))
+        deletes = find_deletes(  # guard: event is compared with merged deletes
+            view.base.metadata,
+            region.context.objects,
+            absent,
+            schema,
+            self._sequence,
+            kept=self._access.kept,
+        )
+        return pa.concat_tables([stored, deletes])
 
 
 def request_of(

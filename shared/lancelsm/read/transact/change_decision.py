@@ -130,7 +130,7 @@ def _ranks(rows: pa.Table, sequence: Sequence[str], floor: pa.Table | None) -> t
     for at, (number, repeats) in enumerate(zip(order.to_pylist(), [True, *same.to_pylist()], strict=True)):
         rank += at > 0 and not repeats
         ranks[number] = rank
-    return (ranks, -1) if floor is None else (ranks[:-1], ranks[-1])
+    return (ranks, -1) if floor is None or not floor.num_rows else (ranks[:-1], ranks[-1])
 
 
 def _sort_keys(column: pa.ChunkedArray) -> tuple[tuple[str, pa.ChunkedArray], ...]:
