@@ -13,6 +13,7 @@ import pytest
 from botocore.exceptions import ClientError, NoCredentialsError
 
 import lancelsm
+from lancelsm.cli.doctor import _text
 from lancelsm.common.clock import SeededIds
 from lancelsm.stack.doctor import Check
 from lancelsm.stack.doctor.checks import checks
@@ -135,7 +136,7 @@ def test_a_healthy_deployment_passes_every_check() -> None:
             changed("stacks", "pipeline", to=CallFailed(code="ValidationError", message="does not exist")),
             "stack pipeline",
             "does not exist",
-            "cdk deploy --all -c stage=prod",
+            "make deploy STAGE=prod",
         ),
         (changed("bucket", to=CallFailed(code="403", message="Forbidden")), "bucket", "403", "may read it"),
         (changed("bucket", to=CallFailed(code="404", message="no")), "bucket", "404", "network"),
@@ -144,12 +145,12 @@ def test_a_healthy_deployment_passes_every_check() -> None:
         (changed("probe", "again", to=200), "conditional writes", "second create gives 200", "If-None-Match"),
         (changed("probe", "stale", to=200), "conditional writes", "stale If-Match gives 200", "If-Match"),
         (changed("registry", "KeySchema", to=[]), "registry", "key is", "pk and sk"),
-        (changed("registry", "GlobalSecondaryIndexes", to=[]), "registry", "dirty", "cdk deploy"),
+        (changed("registry", "GlobalSecondaryIndexes", to=[]), "registry", "dirty", "make deploy"),
         (changed("registry", "DeletionProtectionEnabled", to=False), "registry", "protection is off", "protection"),
         (changed("registry", "Replicas", to=[{"RegionName": "x"}]), "registry", "global table", "replicas"),
         (changed("backups", to=GONE), "registry", "point-in-time recovery", "Turn it on"),
-        (changed("queues", "QueueUrl", "FifoQueue", to="false"), "queue", "not a FIFO", "cdk deploy"),
-        (changed("queues", "QueueUrl", "RedrivePolicy", to="{}"), "queue", "another queue", "cdk deploy"),
+        (changed("queues", "QueueUrl", "FifoQueue", to="false"), "queue", "not a FIFO", "make deploy"),
+        (changed("queues", "QueueUrl", "RedrivePolicy", to="{}"), "queue", "another queue", "make deploy"),
         (
             changed(
                 "queues",
@@ -159,43 +160,43 @@ def test_a_healthy_deployment_passes_every_check() -> None:
             ),
             "queue",
             "3 receives",
-            "cdk deploy",
+            "make deploy",
         ),
         (
             changed("queues", "QueueUrl", "VisibilityTimeout", to="30"),
             "queue",
             "visibility timeout is 30 s",
-            "cdk deploy",
+            "make deploy",
         ),
-        (changed("queues", "QueueUrl", "MessageRetentionPeriod", to="60"), "queue", "only 60 s", "cdk deploy"),
+        (changed("queues", "QueueUrl", "MessageRetentionPeriod", to="60"), "queue", "only 60 s", "make deploy"),
         (changed("queues", "DeadLetterUrl", "ApproximateNumberOfMessages", to="2"), "dead letters", "2", "redrive"),
         (changed("functions", "query", "Runtime", to="python3.9"), "function query", "python3.9", "3.13"),
         (changed("functions", "query", "Layers", to=[]), "function query", "no layer", "make build"),
-        (changed("functions", "query", "State", to="Failed"), "function query", "Failed", "cdk deploy"),
-        (changed("functions", "query", to=GONE), "function query", "NotFound", "cdk deploy"),
+        (changed("functions", "query", "State", to="Failed"), "function query", "Failed", "make deploy"),
+        (changed("functions", "query", to=GONE), "function query", "NotFound", "make deploy"),
         (
             changed("functions", "query", "Environment", "Variables", "LANCELSM_TABLES", to="s3://other/tables"),
             "function query",
             "s3://other/tables",
-            "cdk deploy",
+            "make deploy",
         ),
-        (changed("functions", "query", "Architectures", to=["x86_64"]), "function query", "x86_64", "cdk deploy"),
+        (changed("functions", "query", "Architectures", to=["x86_64"]), "function query", "x86_64", "make deploy"),
         (
             changed("invocable", "ingest", to=CallFailed(code="AccessDeniedException", message="no")),
             "invocation",
             "ingest (AccessDeniedException)",
             "lambda:InvokeFunction",
         ),
-        (changed("mappings", "EventSourceMappings", to=[]), "delivery", "0 mappings", "cdk deploy"),
+        (changed("mappings", "EventSourceMappings", to=[]), "delivery", "0 mappings", "make deploy"),
         (changed("mappings", "EventSourceMappings", 0, "State", to="Disabled"), "delivery", "Disabled", "--uuid u"),
         (changed("mappings", "EventSourceMappings", 0, "FunctionArn", to="x"), "delivery", "the alias live", "deploy"),
         (changed("mappings", "EventSourceMappings", 0, "FunctionResponseTypes", to=[]), "delivery", "whole", "deploy"),
-        (changed("machines", "Merge", "status", to="DELETING"), "state machine merge", "DELETING", "cdk deploy"),
-        (changed("machines", "Merge", "type", to="EXPRESS"), "state machine merge", "EXPRESS", "cdk deploy"),
+        (changed("machines", "Merge", "status", to="DELETING"), "state machine merge", "DELETING", "make deploy"),
+        (changed("machines", "Merge", "type", to="EXPRESS"), "state machine merge", "EXPRESS", "make deploy"),
         (changed("application", "releaseLabel", to="emr-6.9.0"), "Spark application", "emr-6.9.0", "emr-spark-8"),
         (changed("application", "architecture", to="X86_64"), "Spark application", "x86_64", "architecture"),
-        (changed("application", "state", to="TERMINATED"), "Spark application", "terminated", "cdk deploy"),
-        (changed("application", "initialCapacity", to={"D": {}}), "Spark application", "cost", "cdk deploy"),
+        (changed("application", "state", to="TERMINATED"), "Spark application", "terminated", "make deploy"),
+        (changed("application", "initialCapacity", to={"D": {}}), "Spark application", "cost", "make deploy"),
     ],
 )
 def test_each_fault_is_found_and_has_a_remedy(facts: DeploymentFacts, name: str, found: str, remedy: str) -> None:
@@ -358,3 +359,11 @@ def test_the_doctor_command_writes_json(as_json: Json, tmp_path: Path) -> None: 
 
 def test_the_doctor_command_needs_a_table_or_a_stage(run: Run) -> None:  # noqa: F811
     assert run("doctor").code == 2
+
+
+def test_a_remedy_of_many_checks_is_shown_once():
+    wrong = [Check(f"part {number}", False, "missing", "Deploy again") for number in range(5)]
+    assert _text([*wrong, Check("clock", False, "slow", "Set it")], None).renderables[2:] == [
+        "part 0 and 4 others: Deploy again",
+        "clock: Set it",
+    ]

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from lancelsm.stack.doctor import Check
 
 commands = typer.Typer()
+_FEW = 3
 
 
 @command(commands, "doctor", example="lancelsm doctor --aws --smoke --stage prod")
@@ -79,8 +80,15 @@ def _text(found: list[Check], uri: str | None) -> Any:
     from lancelsm.cli.text import listing
 
     shown = [{"": "ok" if check.ok else "WRONG", "check": check.name, "found": check.found} for check in found]
-    wrong = [check for check in found if not check.ok]
-    remedies = [f"{check.name}: {check.remedy}" for check in wrong]
+    wrong: dict[str, list[str]] = {}  # by remedy, which a missing stack gives to many checks
+    for check in found:
+        if not check.ok:
+            wrong.setdefault(check.remedy, []).append(check.name)
+    remedies = [f"{_few(names)}: {remedy}" for remedy, names in wrong.items()]
     right = "All checks passed"
-    last = remedies if wrong else [right if uri is None else f"{right}; to check all objects: lancelsm scrub {uri}"]
+    last = remedies or [right if uri is None else f"{right}; to check all objects: lancelsm scrub {uri}"]
     return Group(listing(shown, columns=("", "check", "found")), "", *last)
+
+
+def _few(names: list[str]) -> str:
+    return ", ".join(names) if len(names) <= _FEW else f"{names[0]} and {len(names) - 1} others"

@@ -17,7 +17,7 @@ _RETENTION_SECONDS = 14 * 86400
 _VISIBILITY = 6  # the visibility timeout is at least this many times the function's timeout
 _LABELS = ("emr-spark-8", "emr-7.", "emr-spark-7")
 _DENIED = ("AccessDenied", "AccessDeniedException", "403", "Forbidden", "UnauthorizedOperation")
-_DEPLOY = "Deploy the stack again: cdk deploy --all -c stage={stage}"
+_DEPLOY = "Deploy again, with the same context as before: make deploy STAGE={stage}"
 
 
 def checks(facts: DeploymentFacts) -> list[Check]:
