@@ -362,8 +362,9 @@ def test_the_doctor_command_needs_a_table_or_a_stage(run: Run) -> None:  # noqa:
 
 
 def test_a_remedy_of_many_checks_is_shown_once():
-    wrong = [Check(f"part {number}", False, "missing", "Deploy again") for number in range(5)]
-    assert _text([*wrong, Check("clock", False, "slow", "Set it")], None).renderables[2:] == [
+    wrong = [Check(name=f"part {number}", ok=False, found="missing", remedy="Deploy again") for number in range(5)]
+    clock = Check(name="clock", ok=False, found="slow", remedy="Set it")
+    assert _text([*wrong, clock], None).renderables[2:] == [
         "part 0 and 4 others: Deploy again",
         "clock: Set it",
     ]
