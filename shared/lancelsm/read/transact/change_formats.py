@@ -22,13 +22,8 @@ Parse = Callable[[int, Any, Selection], list[RowChange]]
 """Gets the number of an event, the event, and the selection; returns its changes, none for one that is skipped."""
 
 _UNAVAILABLE = "__debezium_unavailable_value"
-# Of text, binary, arrays and maps.
-_PLACEHOLDERS = (
-    _UNAVAILABLE,
-    "X19kZWJleml1bV91bmF2YWlsYWJsZV92YWx1ZQ==",
-    [_UNAVAILABLE],
-    {_UNAVAILABLE: _UNAVAILABLE},
-)
+_TEXTS = frozenset({_UNAVAILABLE, "X19kZWJleml1bV91bmF2YWlsYWJsZV92YWx1ZQ=="})  # of text and binary
+_NESTED = ([_UNAVAILABLE], {_UNAVAILABLE: _UNAVAILABLE})  # of arrays and maps
 _DELETED, _OPERATION = "__deleted", "__op"
 _OPERATIONS = ("c", "u", "d", "r")
 
@@ -108,7 +103,8 @@ def of_flattened(number: int, event: Any, selection: Selection) -> list[RowChang
     plain = _decoded(row, message, selection)
     added = {name[2:]: value for name, value in values.items() if name.startswith("__")}
     of_source = {name.removeprefix("source_"): value for name, value in added.items() if name.startswith("source_")}
-    sequence = _sequence(selection, (plain, of_source, added), whole={**values, **plain})
+    whole = {**values, **plain} if any(selection.sequence.values()) else None
+    sequence = _sequence(selection, (plain, of_source, added), whole=whole)
     if str(values.get(_DELETED, "")).lower() == "true" or operation == "d":
         return [selection.deletion(number, {**_key(message, selection), **plain, **sequence})]
     return [_upsert(number, {**plain, **sequence}, selection)]
@@ -128,7 +124,8 @@ def of_debezium(number: int, event: Any, selection: Selection) -> list[RowChange
     before, after = (_side(value, name, message, selection) for name in ("before", "after"))
     source = _struct(value, "source") or {}
     rows = (after or {}, before or {})
-    sequence = _sequence(selection, (source, *rows), whole={**value, "before": before, "after": after})
+    whole = {**value, "before": before, "after": after} if any(selection.sequence.values()) else None
+    sequence = _sequence(selection, (source, *rows), whole=whole)
     if operation == "d":
         return [selection.deletion(number, {**_key(message, selection), **(before or {}), **sequence})]
     if after is None:
@@ -167,8 +164,9 @@ def _is_row(event: Any, selection: Selection) -> bool:
 
 
 def _is_placeholder(value: Any) -> bool:
-    plain = isinstance(value, str | Mapping) or (isinstance(value, list) and all(isinstance(one, str) for one in value))
-    return plain and value in _PLACEHOLDERS
+    if isinstance(value, str):
+        return value in _TEXTS
+    return isinstance(value, list | dict) and len(value) == 1 and set(map(type, value)) == {str} and value in _NESTED
 
 
 def _unknown(operation: Any, field: str) -> Invalid:

@@ -93,7 +93,7 @@ def _payload(document: Any) -> tuple[Any, Sequence[Field]]:
 def _fields_of(schema: Any) -> Sequence[Field]:
     fields = schema.get("fields", []) if isinstance(schema, Mapping) else None
     if not isinstance(fields, list) or not all(
-        isinstance(one, Mapping) and isinstance(one.get("field"), str) for one in fields
+        [type(one) is dict and type(one.get("field")) is str for one in fields]  # noqa: C419 - faster
     ):
         raise Invalid("the schema of the event is not one of Kafka Connect", field="schema")
     return fields
@@ -105,11 +105,12 @@ def decoded(row: Mapping[str, Any], kinds: Mapping[str, pa.DataType], *, fields:
     Raises:
         Invalid: the encoding of a value is not known, or the value is not one of its encoding.
     """
-    encodings = {field.get("field"): field for field in fields}
+    encodings = {field["field"]: field for field in fields}
     found = dict(row)
     for name, value in row.items():
         kind, field = kinds.get(name), encodings.get(name)
-        if value is None or kind is None or (field is None and _is_plain(kind)):
+        has_no_encoding = field is None or field.get("name") is None
+        if value is None or kind is None or (has_no_encoding and _is_plain(kind)):
             continue
         try:
             found[name] = _value(value, kind, field)
@@ -158,7 +159,7 @@ def _value(value: Any, kind: pa.DataType, field: Field | None) -> Any:
 
 
 def _plain_value(value: Any, kind: pa.DataType, field: Field | None) -> Any:
-    if isinstance(value, Mapping) and set(value) == {"scale", "value"} and not pa.types.is_nested(kind):
+    if isinstance(value, dict) and set(value) == {"scale", "value"} and not pa.types.is_nested(kind):
         return _variable_decimal(value, kind, {})
     if field is None:
         return _without_schema(value, kind)
