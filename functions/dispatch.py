@@ -14,7 +14,7 @@ from lancelsm.stack.backlog import emit
 from lancelsm.stack.delivery.mapping import UNKNOWN, is_delivering, mapping_state
 from lancelsm.stack.dispatch import AwsWork, dispatch
 from lancelsm.stack.fan_out import SqsChunks, decode, start_run
-from lancelsm.stack.function import Document, FunctionCall, function, parse_event, settings
+from lancelsm.stack.function import Document, FunctionCall, function, parse_event, queued_body, settings
 
 SETTINGS = settings(
     "LANCELSM_REGISTRY",
@@ -58,13 +58,14 @@ class Input:
 def handler(event: Document, call: FunctionCall) -> Document:
     pace = Pace(clock=CLOCK, seconds=call.seconds)
     work = AwsWork(compaction=SETTINGS["LANCELSM_COMPACTION"], machine=SETTINGS["LANCELSM_MERGE_MACHINE"])
-    if "Records" in event:
-        dirty, only, queued = decode(event["Records"][0]["body"]), None, 0
+    body = queued_body(event)
+    if body is not None:
+        dirty, only, queued = decode(body), None, 0
     else:
         request = parse_event(Input, event)
         only = None if request.table is None else request.table.rstrip("/")
         dirty, queued = start_run(REGISTRY, QUEUE, pace=pace, at_once=only is not None)
-    scheduled = "Records" not in event and only is None
+    scheduled = body is None and only is None
     delivery = {"delivery": _delivery(call)} if scheduled else {}
     done = dispatch(REGISTRY, dirty, open_table=open_configured, work=work, only=only, pace=pace)
     emit(done.waiting, call.telemetry)

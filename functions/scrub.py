@@ -14,7 +14,16 @@ from lancelsm.scrub.report import Report
 from lancelsm.scrub.table import scrub_location
 from lancelsm.stack import documents
 from lancelsm.stack.fan_out import send_bodies
-from lancelsm.stack.function import Document, FunctionCall, function, parse_event, setting, settings, table_uri
+from lancelsm.stack.function import (
+    Document,
+    FunctionCall,
+    function,
+    parse_event,
+    queued_body,
+    setting,
+    settings,
+    table_uri,
+)
 from lancelsm.stack.scrub_round import Scope, Wanted, decode, scrub_changed, start_round
 
 SETTINGS = settings("LANCELSM_TABLES")
@@ -48,8 +57,8 @@ class Input:
 
 @function
 def handler(event: Document, call: FunctionCall) -> Document:
-    if (records := _records(event)) is not None:
-        return _scrub_next(_wanted(records), call)
+    if (body := queued_body(event)) is not None:
+        return _scrub_next(decode(body), call)
     request = parse_event(Input, event)
     if request.scheduled is not None:
         if (request.table, request.region, request.at, request.limit) != (None, None, None, None):
@@ -61,18 +70,6 @@ def handler(event: Document, call: FunctionCall) -> Document:
         raise Invalid("the event lacks the field 'table'", field="table")
     uri = table_uri(request.table, root=SETTINGS["LANCELSM_TABLES"])
     return documents.scrubbed(scrub_location(uri, region=request.region, at=request.at, limit=request.limit))
-
-
-def _records(event: object) -> object:
-    return event.get("Records") if isinstance(event, dict) else None
-
-
-def _wanted(records: object) -> Wanted:
-    match records:
-        case [{"body": body}]:
-            return decode(body)
-        case _:
-            raise Invalid("the event has not one record with a body", field="Records")
 
 
 def _scrub_next(wanted: Wanted, call: FunctionCall) -> Document:

@@ -10,7 +10,7 @@ import pytest
 
 from lancelsm.dataset.base_table import VersionGone
 from lancelsm.errors import Contended, Invalid
-from lancelsm.stack.function import FunctionCall, Internal, function, parse_event, settings, table_uri
+from lancelsm.stack.function import FunctionCall, Internal, function, parse_event, queued_body, settings, table_uri
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,3 +168,11 @@ def test_an_unexpected_error_keeps_its_traceback() -> None:
     assert raised.traceback[-1].name == "deep"
     assert raised.value.__cause__ is None
     assert raised.value.__suppress_context__
+
+
+def test_the_body_of_one_message_is_found_in_an_event_of_a_queue() -> None:
+    assert queued_body({"Records": [{"body": "x", "messageId": "m"}]}) == "x"
+    assert [queued_body(event) for event in (None, [], "Records", {}, {"table": "t"})] == [None] * 5
+    for records in (None, [], {}, "x", [None], [{}], [{"body": None}], [{"body": "x"}] * 2):
+        with pytest.raises(Invalid, match="not one record"):
+            queued_body({"Records": records})

@@ -173,6 +173,20 @@ def parse_event(into: type[T], event: Mapping[str, Any]) -> T:
     return into(**event)
 
 
+def queued_body(event: object) -> str | None:
+    """Return the body of the message if the event is one of SQS with one record; None if it is no event of SQS.
+
+    Raises:
+        Invalid: it has not exactly one record with a body.
+    """
+    if not isinstance(event, Mapping) or "Records" not in event:
+        return None
+    match event["Records"]:
+        case [{"body": str(body)}]:
+            return body
+    raise Invalid("the event has not one record with a body", remedy="Send the record of one message", field="Records")
+
+
 def _fits(value: object, kind: Any) -> bool:
     """Return whether a JSON value has a type: str, int, bool, a list of a type, dict, a Literal or a union of these."""
     if get_origin(kind) in (typing.Union, types.UnionType):
