@@ -49,8 +49,8 @@ def apply(  # noqa: PLR0917 - one for each option
     apply_as_deletes: Annotated[
         str | None, typer.Option(metavar="SQL", help="Events that meet this condition are deletes.")
     ] = None,
-    columns: Annotated[str | None, typer.Option(metavar="A[,B]", help="The columns that events change.")] = None,
-    except_columns: Annotated[
+    column_list: Annotated[str | None, typer.Option(metavar="A[,B]", help="The columns that events change.")] = None,
+    except_column_list: Annotated[
         str | None, typer.Option(metavar="A[,B]", help="Columns that events don't change, and fields to leave out.")
     ] = None,
     ignore_null_updates: Annotated[
@@ -85,8 +85,8 @@ def apply(  # noqa: PLR0917 - one for each option
                     format=format.value,
                     sequence_by=_sequence(sequence_by),
                     apply_as_deletes=apply_as_deletes,
-                    column_list=names(columns),
-                    except_column_list=names(except_columns),
+                    column_list=names(column_list),
+                    except_column_list=names(except_column_list),
                     ignore_null_updates=ignore_null_updates,
                     source=source,
                     offset=None if source is None else numbers,

@@ -36,7 +36,7 @@ class RowChange:
         if self.missing is not None and not self.delete:
             raise Invalid(
                 f"the event has no value of column {self.missing!r}",
-                remedy="Leave the column out with column_list or except_column_list: it keeps its value",
+                remedy="Check the format, or keep the value of a column with column_list or except_column_list",
                 field=self.missing,
             )
 
@@ -74,7 +74,9 @@ class Selection:
             if name not in self.kinds and self.dropped is not None and name not in self.dropped:
                 error = unknown_column(name, self.schema.names)
                 raise Invalid(
-                    error.message, remedy="Leave the field out with column_list or except_column_list", field=name
+                    error.message,
+                    remedy="Check the format, or leave the field out with column_list or except_column_list",
+                    field=name,
                 )
         keeps = self.kept | unchanged
         missing = next((name for name in self.kinds if name not in values and name not in keeps), None)
