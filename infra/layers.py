@@ -60,14 +60,22 @@ class Layers(Construct):
             return None
         built = self._built("spark")
         if _sources(built / "lancelsm") != _sources(ROOT / "shared" / "lancelsm"):
-            raise ValueError(f"the code in {built} differs from shared/lancelsm: run `make build`")
+            raise ValueError(f"the code in {built} differs from shared/lancelsm: run `{self._build()}`")
         return assets.Asset(self, "Spark", path=str(built))
 
     def _built(self, name: str) -> Path:
         directory = self._stage.layers / self._stage.architecture / name
         if not directory.is_dir():
-            raise FileNotFoundError(f"{directory} does not exist: run `make build` (or deploy with -c emulator=true)")
+            raise FileNotFoundError(
+                f"{directory} does not exist: run `{self._build(name)}`. -c emulator=true needs no layers"
+            )
         return directory
+
+    def _build(self, name: str = "") -> str:
+        """Return the command that builds a layer. One is only built if it is asked for."""
+        chosen = self._stage.architecture
+        arch = "" if chosen == "arm64" else f" ARCH={chosen}"
+        return f"make build{arch}{' ARGS=expression' if name == 'expression' else ''}"
 
 
 def _sources(package: Path) -> dict[Path, bytes]:

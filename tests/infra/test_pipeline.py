@@ -89,9 +89,19 @@ def test_a_stage_of_any_name_has_names_of_its_own_and_the_schedule_of_the_contex
     assert max(len(role.replace("AWS::Region", "ap-southeast-2")) for role in roles) <= 64, "the limit of IAM"
 
 
-def test_a_missing_layer_is_named_with_the_remedy(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match="make build"):
-        synthesized(tmp_path, stage="dev", layers=str(tmp_path / "none"))
+@pytest.mark.parametrize(
+    ("context", "command"),
+    [
+        ({}, "make build"),
+        ({"architecture": "x86_64"}, "make build ARCH=x86_64"),
+        ({"expression": "true"}, "make build ARGS=expression"),  # it is not built by default
+    ],
+)
+def test_a_missing_layer_is_named_with_the_remedy(context: dict[str, str], command: str, tmp_path: Path) -> None:
+    if "expression" in context:
+        (tmp_path / "arm64" / "lean").mkdir(parents=True)
+    with pytest.raises(FileNotFoundError, match=f"run `{command}`"):
+        synthesized(tmp_path, stage="dev", layers=str(tmp_path), **context)
 
 
 @pytest.mark.one_case
