@@ -33,6 +33,7 @@ from lancelsm.record.scalars import is_time_of_numpy, plain
 
 # Doubles of at least this size round to infinity.
 _ROUNDS_TO_INFINITY: Final = {16: 65520.0, 32: 3.4028235677973366e38, 64: math.inf}
+_DIGITS: Final = {32: 9, 64: 18, 128: 38, 256: 76}  # of decimals, by their bits
 _FLOAT_CODES: Final = {16: "<e", 32: "<f", 64: "<d"}
 _NOT_FINITE: Final = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 _FRACTION: Final = re.compile(r"(\d\d:?\d\d:?\d\d)[.,](\d{1,9})")
@@ -235,7 +236,15 @@ def _limits(kind: pa.DataType, types: set[type]) -> Callable[[Any], bool] | None
         return lambda value: _fits_duration(value, kind)
     if pa.types.is_floating(kind) and (kind.bit_width < 64 or not types <= {float}):
         return lambda value: _fits_float(value, kind)
+    if pa.types.is_decimal(kind) and any(issubclass(given, Decimal) for given in types):
+        return lambda value: _fits_decimal(value, kind)
     return None
+
+
+def _fits_decimal(value: Any, kind: pa.DataType) -> bool:
+    """Return whether Arrow can scale a number. Of one with more digits it makes another number, or it crashes."""
+    exponent = value.as_tuple().exponent if isinstance(value, Decimal) else 0
+    return not isinstance(exponent, int) or exponent >= -kind.scale - _DIGITS[kind.bit_width]
 
 
 def _fits_timestamp(value: Any, kind: pa.DataType) -> bool:
