@@ -183,7 +183,13 @@ def _read_csv(file: Path, schema: pa.Schema | None) -> pa.Table:
         field = wanted.get(parsed_field.name, parsed_field)
         if field is parsed_field and pa.types.is_binary(field.type):
             raise Invalid(f"column {field.name!r} is not UTF-8", field=field.name)
-        array = attempt(whole(parsed), partial(pc.cast, target_type=field.type), field)
+        values = whole(parsed)
+        if pa.types.is_decimal(field.type):
+            values = pc.utf8_trim_whitespace(values)  # as Arrow does for other numbers
+        if pa.types.is_decimal(field.type) and _has_many_digits(values, field.type):
+            array = json_column(values.to_pylist(), field.with_nullable(True))
+        else:
+            array = attempt(values, partial(pc.cast, target_type=field.type), field)
         if pa.types.is_floating(field.type) and pc.any(pc.is_inf(array)).as_py():
             _check_infinity(file, field, array)
         arrays.append(array)
@@ -211,10 +217,13 @@ def _parse_csv(file: Path, types: dict[str, pa.DataType], only: list[str] | None
 def _csv_type(kind: pa.DataType) -> pa.DataType:
     """Return the type for Arrow's CSV reader: text for types that it can't parse but Arrow can cast from text."""
     kind = _plain(kind)
-    lacking = pa.types.is_float16(kind) or (
-        pa.types.is_decimal(kind) and not (pa.types.is_decimal128(kind) and 0 <= kind.scale <= kind.precision)
-    )
-    return pa.string() if lacking else kind
+    return pa.string() if pa.types.is_float16(kind) or pa.types.is_decimal(kind) else kind
+
+
+def _has_many_digits(texts: pa.Array, kind: pa.DataType) -> bool:
+    """Return whether Arrow may make another number of a text, or crash: see `values._fits_decimal`."""
+    digits = max(0, kind.scale) + 5
+    return bool(pc.any(pc.match_substring_regex(texts, f"[eE]|[.][0-9]{{{digits}}}")).as_py())
 
 
 def _check_infinity(file: Path, field: pa.Field, numbers: pa.Array) -> None:
