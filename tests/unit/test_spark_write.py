@@ -18,7 +18,7 @@ from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 import lancelsm
 from lancelsm.errors import Contended, Invalid, Unavailable
 from lancelsm.region.handle import open_configured
-from lancelsm.spark import merge
+from lancelsm.spark import merge, write, write_stream
 from lancelsm.spark.executor_errors import error_of
 from lancelsm.spark.write_rows import REGION, WriteJob, chunks, job_slot, rows_per_entry, with_regions, write_sorted
 from lancelsm.table import Table
@@ -202,3 +202,10 @@ def test_a_merge_on_executors_without_the_package_says_so(tmp_path: Path) -> Non
 
     with pytest.raises(Invalid, match="the Python of the executors has no module lancelsm"):
         merge(SimpleNamespace(sparkContext=Context()), table.uri)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("is_stream", "call"), [(True, write), (False, write_stream)])
+def test_a_frame_of_the_other_kind_is_refused_with_the_right_call(is_stream: bool, call: Any, tmp_path: Path) -> None:
+    right = "write" if call is write_stream else "write_stream"
+    with pytest.raises(Invalid, match=rf"Call lancelsm.spark.{right}$"):
+        call(SimpleNamespace(isStreaming=is_stream), str(tmp_path))

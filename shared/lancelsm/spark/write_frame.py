@@ -77,6 +77,8 @@ def write(
         raise Invalid(f"op is {op!r}", remedy=f"Give one of {', '.join(WRITE_OPS)}", field="op")
     if (txn_app is None) != (txn_version is None):
         raise Invalid("txn_app and txn_version go together", remedy="Give both or none", field="txn_app")
+    if df.isStreaming:
+        raise Invalid("the DataFrame is a stream", remedy="Call lancelsm.spark.write_stream", field="df")
     handle = open_configured(uri)
     with error_context(table=handle.context.uri):
         if txn_app is None:
