@@ -240,3 +240,9 @@ def test_arrow_data_with_two_columns_of_one_name_is_refused(table):
     rows = pa.Table.from_pylist([FULL]).append_column("v", pa.array(["b"]))
     with pytest.raises(Invalid, match="duplicate column 'v'"):
         table.apply_changes(rows)
+
+
+def test_a_condition_on_an_unknown_field_lists_those_of_the_events(tmp_path):
+    table = lancelsm.create(tmp_path / "t", pa.schema([("id", pa.int64()), ("v", pa.string())]), primary_key="id")
+    with pytest.raises(Invalid, match=r"The events have the fields id, op, v$"):
+        table.apply_changes([{"id": 1, "v": "a", "op": "D"}], apply_as_deletes="opp = 'D'", except_column_list=["op"])

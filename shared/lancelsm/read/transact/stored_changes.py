@@ -113,14 +113,15 @@ def as_deletes(
     fields = {id(change): _fields(records[change.event], change) for change in upserts}
     every = dict.fromkeys([*(name for one in fields.values() for name in one), *(selection.dropped or ())])
     names = [name for name in every if re.search(rf"(?<!\w){re.escape(name)}(?!\w)", condition)]
-    columns, found = _planned(
-        condition,
-        [
-            (name, [selection.kinds[name]] if name in selection.kinds else _kinds(name, fields.values()))
-            for name in names or selection.schema.primary_key
-        ],
-        table=table,
-    )
+    possible = [
+        (name, [selection.kinds[name]] if name in selection.kinds else _kinds(name, fields.values()))
+        for name in names or selection.schema.primary_key
+    ]
+    try:
+        columns, found = _planned(condition, possible, table=table)
+    except Invalid as error:  # it lists only the fields that the condition names
+        remedy = f"{error.remedy}. The events have the fields {', '.join(sorted(every))}"
+        raise Invalid(error.message, remedy=remedy, redacted=error.redacted, field="apply_as_deletes") from None
     convert = json_column if is_json else column
 
     def converted(some: Sequence[RowChange]) -> pa.Table:
