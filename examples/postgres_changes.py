@@ -3,6 +3,7 @@
 PGHOST=/tmp PGDATABASE=shop python examples/postgres_changes.py public.orders orders
 
 It needs `psql`, wal_level=logical, and a slot: select pg_create_logical_replication_slot('orders', 'test_decoding').
+The table exists, with the columns of the source and one more, `lsn` of int64, which orders the events.
 Debezium does the same for many tables and types. Here the events get its shape in a few lines.
 """
 
