@@ -137,7 +137,7 @@ def test_a_restore_that_was_interrupted_at_any_copy_is_finished_by_the_same_call
 def test_records_of_a_table_at_another_location_are_not_replaced(endpoint: str) -> None:
     uri, at = write_past("kept", endpoint, registry="dynamodb:registry")
 
-    with pytest.raises(Invalid, match="has the records of this table at s3://lake/kept"):
+    with pytest.raises(Invalid, match="has the records of this table at 's3://lake/kept'"):
         restore_point(uri, f"{uri}-restored", at=at, storage_options=options(endpoint), margin_seconds=0)
 
 
