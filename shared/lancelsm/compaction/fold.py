@@ -20,8 +20,8 @@ from lancelsm.record.key import last_of_key
 from lancelsm.record.rowsum import row_setsums
 from lancelsm.record.schema import TableSchema
 
-_BATCH_ROWS = 8192
-_BATCH_BYTES = 8 << 20
+_BATCH_ROWS = 4096
+_BATCH_BYTES = 4 << 20
 
 
 class FoldedRows:
