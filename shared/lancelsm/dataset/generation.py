@@ -24,7 +24,6 @@ from lance.fragment import DataFile, FragmentMetadata, write_fragments
 from lancelsm.common.bounded_cache import NOTHING_KEPT, BoundedCache
 from lancelsm.common.full_disk import means_full, no_room
 from lancelsm.common.layout import KEY_FILTER, KEY_INDEX, LANCE_DIRECTORIES, MEM_WAL
-from lancelsm.common.pool import TaskPool
 from lancelsm.common.setsum import Setsum
 from lancelsm.common.trace import NO_TRACE, Trace
 from lancelsm.dataset.bloom import BYTES, build_bloom, is_filterable, may_contain
@@ -104,29 +103,20 @@ def write_generation(
         _written_locally(uri, storage_options) as local,
     ):
         at, options = (str(local), None) if staged else (uri, storage_options)
-        with TaskPool(1) as pool:  # Lance writes rows without Python's lock
-            sums = pool.submit(lambda: _write_filters(keys, schema, local, name=uri.rpartition("/")[2]))
-            _write_dataset(
-                at,
-                carried,
-                keys.num_rows,
-                schema,
-                _format(data_storage_version),
-                options,
-                compressed=local_path(uri) is None,
-            )
-            written = sums.result()
+        _write_dataset(
+            at,
+            carried,
+            keys.num_rows,
+            schema,
+            _format(data_storage_version),
+            options,
+            compressed=local_path(uri) is None,
+        )
+        key_index = write_pk_index(keys=keys, local=local)
+        bloom, key_filter = build_bloom(keys), build_key_filter(keys.cast(schema.key), name=uri.rpartition("/")[2])
+        (local / _BLOOM).write_bytes(bloom)
+        (local / KEY_FILTER).write_bytes(key_filter.body)
     make_durable(uri)
-    return written
-
-
-def _write_filters(keys: pa.Table, schema: TableSchema, local: Path, *, name: str) -> WrittenSums:
-    """Write the key index and both filters."""
-    local.mkdir(parents=True, exist_ok=True)
-    key_index = write_pk_index(keys=keys, local=local)
-    bloom, key_filter = build_bloom(keys), build_key_filter(keys.cast(schema.key), name=name)
-    (local / _BLOOM).write_bytes(bloom)
-    (local / KEY_FILTER).write_bytes(key_filter.body)
     return WrittenSums(
         bloom=Setsum.of_item(bloom),
         key_index=key_index,
