@@ -8,7 +8,7 @@ from typing import Any
 
 import lance
 import pytest
-from lance.dataset import Tags
+from lance.dataset import LanceDataset, Tags
 
 import lancelsm
 from lancelsm.dataset.base_table import VersionGone
@@ -92,7 +92,7 @@ def test_a_tag_that_cannot_be_removed_is_corrupt_and_not_taken_for_removed(uri, 
 
 def test_tags_are_listed_again_if_one_is_removed_meanwhile(uri, monkeypatch):
     tag_version(uri=uri, version=1, tag="kept")
-    listed, failures = Tags.list, [ValueError("Not found: _refs/tags/gone.json")] * 3
+    listed, failures = Tags.list, [ValueError(f"Not found: _refs/tags/{number}.json") for number in range(3)]
 
     def torn(lance_tags: Any) -> Any:
         if failures:
@@ -105,3 +105,19 @@ def test_tags_are_listed_again_if_one_is_removed_meanwhile(uri, monkeypatch):
     failures += [ValueError("Not found: _refs/tags/damaged.json")] * 100
     with pytest.raises(Corrupt):
         tags(uri=uri)
+
+
+def test_versions_are_removed_although_tags_are_removed_meanwhile(uri, monkeypatch):
+    own, failures = LanceDataset.cleanup_old_versions, [OSError(f"Not found: _refs/tags/{n}.json") for n in range(3)]
+
+    def torn(dataset: Any, **options: Any) -> Any:
+        if failures:
+            raise failures.pop()
+        return own(dataset, **options)
+
+    monkeypatch.setattr(LanceDataset, "cleanup_old_versions", torn)
+
+    assert clean_versions(uri=uri, versions=[1]) == 1
+    failures += [OSError("Not found: _refs/tags/damaged.json")] * 100
+    with pytest.raises(Corrupt, match="damaged"):
+        clean_versions(uri=uri, versions=[1])

@@ -14,15 +14,14 @@ from lance.fragment import FragmentMetadata
 from lancelsm.common.layout import LANCE_DIRECTORIES
 from lancelsm.dataset.base_manifest import MEM_WAL_INDEX
 from lancelsm.dataset.base_table import DELETES, BaseTable, StorageOptions, VersionGone, open_dataset
-from lancelsm.dataset.native import native_errors, read_errors
+from lancelsm.dataset.native import native_errors, read_errors, retry_removed
 from lancelsm.dataset.statement import FILES
-from lancelsm.errors import Contended, Corrupt
+from lancelsm.errors import Contended
 from lancelsm.objects.links import first_link
 from lancelsm.objects.location import local_path
 
 VERSIONS = "_versions"
 
-_TRIES = 5
 _MANIFEST = re.compile(r"([0-9]+)\.manifest")
 _INVERTED = 2**64 - 1  # minus the version is the number in a name of 20 digits
 _INVERTED_DIGITS = 20
@@ -54,23 +53,13 @@ def stored_versions(*, uri: str, storage_options: StorageOptions = None) -> tupl
     """
     if first_link(uri, (VERSIONS,)) is not None:  # Lance would follow it
         return _versions_by_name(uri)
-    last_message = ""
-    for _ in range(_TRIES):
-        try:
-            dataset = open_dataset(uri=uri, version=None, storage_options=storage_options)
-            with read_errors("the base's versions can't be read", table=uri):
-                found: list[dict[str, Any]] = dataset.versions()  # type: ignore[assignment]
-            break
-        except Corrupt as error:
-            # Lance lists versions and then reads each; a collector may remove one in between. A removed version is not
-            # listed again. The same error twice means that the version is damaged.
-            if error.message == last_message:
-                raise
-            last_message = error.message
-    else:
-        raise Contended(
-            "other processes kept removing versions of the base while they were listed", remedy="Retry", table=uri
-        )
+
+    def listed() -> list[dict[str, Any]]:
+        dataset = open_dataset(uri=uri, version=None, storage_options=storage_options)
+        with read_errors("the base's versions can't be read", table=uri):
+            return dataset.versions()  # type: ignore[return-value]
+
+    found = retry_removed(listed, what="versions of the base", table=uri)
     return tuple(
         StoredVersion(version=one["version"], committed=one["timestamp"].astimezone(UTC).timestamp())
         for one in sorted(found, key=lambda one: int(one["version"]))
@@ -112,16 +101,23 @@ def clean_versions(*, uri: str, versions: Collection[int], storage_options: Stor
     file that a remaining version names. It also removes files that no version names if they are older than 7 days.
 
     Raises:
+        Contended: other processes kept removing tags or versions; some versions may be removed.
+        Corrupt: a tag or a version is damaged.
         Unavailable: the store did not answer; some versions may be removed.
     """
     if not versions:
         return 0
     if link_in_base(uri) is not None:  # guard: Lance follows no link out of the base
         return 0
-    dataset = open_dataset(uri=uri, version=None, storage_options=storage_options)
-    with native_errors("versions of the base can't be removed", table=uri):
-        stats = dataset.cleanup_old_versions(versions=sorted(versions), error_if_tagged_old_versions=False)
-    return int(stats.old_versions)
+
+    def clean() -> int:
+        dataset = open_dataset(uri=uri, version=None, storage_options=storage_options)
+        with native_errors("versions of the base can't be removed", table=uri):
+            stats = dataset.cleanup_old_versions(versions=sorted(versions), error_if_tagged_old_versions=False)
+        return int(stats.old_versions)
+
+    # Lance lists tags and versions and then reads each. Another collector may remove one in between.
+    return retry_removed(clean, what="tags or versions of the base", table=uri)
 
 
 def _versions_by_name(uri: str) -> tuple[StoredVersion, ...]:

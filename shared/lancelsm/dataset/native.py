@@ -8,8 +8,9 @@ tests/interop/test_pylance_contract.py checks them.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from typing import TypeVar
 
 import pyarrow as pa
 
@@ -19,6 +20,10 @@ from lancelsm.errors import Contended, Corrupt, Invalid, LsmError, Unavailable
 from lancelsm.record.batches import without_slices
 
 FILE_ROWS = 1 << 20  # of a data file, if more rows are written at once
+
+T = TypeVar("T")
+
+_TRIES = 10
 
 _CONFLICT = re.compile(r"commit conflict|incompatible transaction|stale sstable", re.IGNORECASE)
 _REFUSED = re.compile(
@@ -128,6 +133,28 @@ def read_errors(doing: str, *, condition: str | None = None, **where: str) -> It
         if not is_panic(cause):
             raise
         raise _corrupt(f"{doing}: {cause}", **where) from cause
+
+
+def retry_removed(act: Callable[[], T], *, what: str, table: str) -> T:
+    """Call a function of Lance that lists objects and then reads each, until no object was removed in between.
+
+    Args:
+        act: translates Lance's errors, see `read_errors`. Calling it again does no harm.
+        what: the listed objects: "versions of the base".
+
+    Raises:
+        Contended: other processes kept removing objects.
+        Corrupt: `act` failed twice with the same error. A removed object is not listed again, so one is damaged.
+    """
+    last_message = ""
+    for _ in range(_TRIES):
+        try:
+            return act()
+        except Corrupt as error:
+            if error.message == last_message:
+                raise
+            last_message = error.message
+    raise Contended(f"other processes kept removing {what} while they were listed", remedy="Retry", table=table)
 
 
 def translated(cause: Exception, *, doing: str, **where: str) -> LsmError | None:

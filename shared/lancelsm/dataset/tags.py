@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from lancelsm.dataset.base_table import StorageOptions, open_dataset
-from lancelsm.dataset.native import native_errors, read_errors
+from lancelsm.dataset.native import native_errors, read_errors, retry_removed
 from lancelsm.errors import Corrupt, Invalid
-
-_TRIES = 10
 
 
 def tag_version(*, uri: str, version: int, tag: str, storage_options: StorageOptions = None) -> None:
@@ -35,17 +33,20 @@ def tag_version(*, uri: str, version: int, tag: str, storage_options: StorageOpt
 
 
 def tags(*, uri: str, storage_options: StorageOptions = None) -> dict[str, int]:
-    """Return all tags with their versions."""
+    """Return all tags with their versions.
+
+    Raises:
+        Contended: other processes kept removing tags.
+        Corrupt: a tag is damaged.
+        Unavailable: the store did not answer.
+    """
     dataset = open_dataset(uri=uri, version=None, storage_options=storage_options)
-    left = _TRIES
-    while True:
-        try:
-            with read_errors("the base's tags can't be read", table=uri):
-                return {name: int(found["version"]) for name, found in dataset.tags.list().items()}
-        except Corrupt:  # Lance lists tags, then reads each; one may be removed in between
-            left -= 1
-            if not left:
-                raise
+
+    def listed() -> dict[str, int]:
+        with read_errors("the base's tags can't be read", table=uri):
+            return {name: int(found["version"]) for name, found in dataset.tags.list().items()}
+
+    return retry_removed(listed, what="tags of the base", table=uri)
 
 
 def remove_tag(*, uri: str, tag: str, storage_options: StorageOptions = None) -> None:
