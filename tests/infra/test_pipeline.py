@@ -112,9 +112,9 @@ def test_an_archive_with_other_code_than_the_functions_is_refused(change: str, t
     package = tmp_path / "arm64" / "spark" / "lancelsm"
     shutil.copytree(ROOT / "shared" / "lancelsm", package, ignore=shutil.ignore_patterns("__pycache__"))
     if change == "other":
-        (package / "table.py").write_text("")
+        (package / "namespace.py").write_text("")
     elif change == "absent":
-        (package / "table.py").unlink()
+        (package / "namespace.py").unlink()
     else:
         (package / "gone.py").touch()
 

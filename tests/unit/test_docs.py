@@ -7,7 +7,7 @@ import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -63,14 +63,24 @@ def defines(text: str, name: str) -> bool:
     return re.search(rf"^\s*(?:(?:def|class) {name}\b|{name}\s*[:=])", text, re.MULTILINE) is not None
 
 
+def class_and_bases(name: str, sources: Sequence[str]) -> Iterator[str]:
+    """The sources of a class and of the classes that it inherits from."""
+    for text in sources:
+        if found := re.search(rf"^class {name}\b(?:\(([^)]*)\))?", text, re.MULTILINE):
+            yield text
+            for base in re.findall(r"\w+", found[1] or ""):
+                yield from class_and_bases(base, sources)
+
+
 def is_module_or_in_one(dotted: str) -> bool:
     """Whether `package.module.name`, with or without the prefix `lancelsm.`, exists."""
     parts = dotted.removeprefix("lancelsm.").split(".")
     module = LIBRARY
     while parts and ((module / parts[0]).is_dir() or (module / f"{parts[0]}.py").is_file()):
         module /= parts.pop(0)
-    source = module / "__init__.py" if module.is_dir() else module.with_suffix(".py")
-    text = source.read_text() if source.is_file() else ""
+    at_table = module == LIBRARY / "table"  # its class has its methods from the modules of the package
+    sources = module.glob("*.py" if at_table else "__init__.py") if module.is_dir() else [module.with_suffix(".py")]
+    text = "\n".join(source.read_text() for source in sources if source.is_file())
     at_top = module == LIBRARY  # the package imports its public names and does not define them
     return all(defines(text, part) or (at_top and re.search(rf'"{part}"', text)) for part in parts)
 
@@ -122,7 +132,7 @@ def test_every_name_in_a_module_that_a_page_names_exists(page: Path) -> None:
 def test_every_member_that_a_page_names_belongs_to_its_class(page: Path) -> None:
     sources = [found.read_text() for found in LIBRARY.rglob("*.py")]
     for owner, member in {tuple(text.split(".")) for text in inline(page) if re.fullmatch(r"[A-Z]\w+\.[a-z_]+", text)}:
-        classes = [text for text in sources if re.search(rf"^class {owner}\b", text, re.MULTILINE)]
+        classes = list(class_and_bases(owner, sources))
 
         assert not classes or any(
             re.search(rf"^    (?:def {member}\b|{member}:)", text, re.MULTILINE) for text in classes

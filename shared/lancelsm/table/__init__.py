@@ -1,0 +1,119 @@
+"""The public table object: upserts, deletes, consistent reads, snapshots, change streams and maintenance steps."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from lancelsm.common.checked import checked
+from lancelsm.read.problems import warn_of_problems
+from lancelsm.region.handle import DEFAULT_OWNER, Ports, open_with_base
+from lancelsm.table.administration import TableAdministration
+from lancelsm.table.history import TableHistory
+from lancelsm.table.maintenance import TableMaintenance
+from lancelsm.table.reads import TableReads
+from lancelsm.table.writes import TableWrites
+
+
+class Table(TableWrites, TableReads, TableMaintenance, TableHistory, TableAdministration):
+    """A table of rows with a primary key. Thread-safe.
+
+    `lancelsm.create` and `lancelsm.open` return it. A table that is open at a snapshot always reads the rows of the
+    snapshot and refuses writes.
+    """
+
+    def __repr__(self) -> str:
+        key, regions = ", ".join(self._schema.primary_key), self.config.regions
+        at = "" if self._at is None else f", at={self._at.name!r}"
+        return f"<lancelsm.Table {self.uri!r}, primary_key={key!r}, regions={regions and regions.describe()!r}{at}>"
+
+
+@checked
+def create(
+    uri: str | Path,
+    data_or_schema: Any,
+    *,
+    primary_key: str | Sequence[str],
+    regions: str | None = None,
+    registry: str | None = None,
+    owner: str = DEFAULT_OWNER,
+    settings: Mapping[str, object] | None = None,
+    indexes: Mapping[str, Any] | None = None,
+    storage_options: Mapping[str, str] | None = None,
+    ports: Ports | None = None,
+) -> Table:
+    """Create a table at a path or URL and open it. Rows, if given, become version 1 of its base.
+
+    Args:
+        data_or_schema: an Arrow schema, or the first rows in any form that `Table.upsert` takes.
+        primary_key: the key columns, in order.
+        regions: the region spec: `bucket(a, 4)`, `multi_bucket(a, b, 8)`, `identity(a)`, `truncate(a, 10)`, `year(t)`,
+            `month(t)`, `day(t)`, `hour(t)`, `expr(a % 4)`, or several joined by commas; by default the table has one
+            region.
+        registry: `sqlite` (default for paths), `object` (default for URLs) or `dynamodb:NAME`.
+        owner: the owner name that ordinary writers share.
+        settings: values by name, stored in the table's configuration.
+        indexes: the indexes to create, by column: a kind, as in `{"vec": "IVF_SQ", "text": "INVERTED"}`, or a mapping
+            with `kind` and the other arguments of `Table.create_index`, as in `{"vec": {"kind": "IVF_PQ",
+            "num_sub_vectors": 16}}`.
+        storage_options: options of the object store, as Lance takes them.
+
+    Raises:
+        Invalid: a table or another dataset exists there, or schema, key, region spec, settings or indexes are not
+            valid. Then nothing was written, unless Lance refuses an index only when it reads the rows.
+        Contended: another process is creating a table there.
+        Unavailable: a store or the registry did not answer.
+
+    After an error or a crash, the same call continues where this one stopped.
+    """
+    from lancelsm.admin.create import create_table  # noqa: PLC0415
+
+    return Table(
+        create_table(
+            uri,
+            data_or_schema,
+            primary_key=primary_key,
+            regions=regions,
+            registry=registry,
+            owner=owner,
+            settings=settings,
+            indexes=indexes,
+            storage_options=storage_options,
+            ports=ports or Ports(),
+        )
+    )
+
+
+@checked
+def open(  # noqa: A001 - read as lancelsm.open
+    uri: str | Path,
+    *,
+    settings: Mapping[str, object] | None = None,
+    storage_options: Mapping[str, str] | None = None,
+    owner: str | None = None,
+    at: str | None = None,
+    ports: Ports | None = None,
+) -> Table:
+    """Open a table at a path or URL.
+
+    Args:
+        at: the name of a snapshot; the table is then read-only and shows the rows of the snapshot.
+        settings: values by name for this object only; they override the environment and the table's own settings.
+        storage_options: options of the object store, as Lance takes them.
+        owner: an owner name for this writer alone; it claims each region at its first write. By default the name that
+            ordinary writers of the table share.
+
+    Raises:
+        Invalid: there is no table at this location, a newer release created it, or snapshot not found or expired.
+        Corrupt: the table's configuration is unreadable or contradicts the base.
+        Unavailable: a store or the registry did not answer.
+
+    If another tool changed the table, `open` emits one `LsmWarning`; `Table.status` has the same in `problems`.
+    """
+    handle, base = open_with_base(uri, settings=settings, storage_options=storage_options, ports=ports or Ports())
+    table = Table(handle, owner=owner)
+    if at is not None:
+        return table.at(at)
+    warn_of_problems(handle, base=base, commits=True, stacklevel=3)
+    return table

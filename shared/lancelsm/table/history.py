@@ -1,0 +1,166 @@
+"""The methods of a table that keep and read its past: snapshots, the change stream and its cursors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Self
+
+from lancelsm.common.checked import checked
+from lancelsm.common.duration import time_to_live
+from lancelsm.errors import Invalid, error_context
+from lancelsm.history.changes import Changes, Start, check_start, first_position
+from lancelsm.history.cursor import drop_cursor, list_cursors, set_cursor
+from lancelsm.history.pin_records import Pin
+from lancelsm.history.snapshot import (
+    create_snapshot,
+    drop_snapshot,
+    holding_snapshot,
+    list_snapshots,
+    refresh_snapshot,
+)
+from lancelsm.table.open_table import OpenTable
+
+
+class TableHistory(OpenTable):
+    """Snapshots, the change stream, and its cursors."""
+
+    @checked
+    def snapshot(self, name: str, ttl: str | float | None = None) -> Pin:
+        """Keep the table as it is now under a name. All rows acknowledged before the call are included.
+
+        While the snapshot exists, the log written after it and the generations made of that log are kept too.
+
+        Args:
+            name: up to 100 letters, digits, `-` and `_`.
+            ttl: time to live unless it is refreshed: seconds, text such as `15m`, `1h`, `7d`, or `never`; by default
+                the setting `snapshot_ttl_seconds`.
+
+        Raises:
+            Invalid: the name is taken or not valid.
+            Contended: collections overtook the snapshot several times; it does not exist.
+            Corrupt: an object that the snapshot needs is missing or damaged.
+            Unavailable: a store or the registry did not answer; the snapshot may exist.
+        """
+        self._check_writable()
+        return create_snapshot(self._handle, name, ttl_seconds=self._time_to_live(ttl))
+
+    @checked
+    def snapshots(self) -> list[Pin]:
+        """List every snapshot by name, including expired ones that no collection has removed yet."""
+        return list_snapshots(self._context)
+
+    @checked
+    def refresh_snapshot(self, name: str, ttl: str | float | None = None) -> Pin:
+        """Let a snapshot expire `ttl` from now.
+
+        Raises:
+            Invalid: snapshot not found; it may have been dropped or have expired.
+            Contended, Unavailable: the snapshot was not refreshed. Retry before it expires.
+        """
+        self._check_writable()
+        return refresh_snapshot(self._handle, name, ttl_seconds=self._time_to_live(ttl))
+
+    @checked
+    def drop_snapshot(self, name: str) -> None:
+        """Drop a snapshot. The next collection may delete what only the snapshot kept.
+
+        Raises:
+            Invalid: snapshot not found, or it keeps the files of a clone; or the clone's location can't be read.
+            Corrupt: what the clone records about its source is unreadable.
+            Contended, Unavailable: the snapshot may still exist. Retry.
+        """
+        self._check_writable()
+        drop_snapshot(self._handle, name)
+
+    @checked
+    @contextmanager
+    def holding_snapshot(self, name: str, ttl: str | float | None = None) -> Iterator[Self]:
+        """Create a snapshot, refresh it in the `with` block, and drop it at the end. Yield the table at the snapshot.
+
+        Raises:
+            Invalid: the name is taken or not valid, or `ttl` is `never`; at the end also: the snapshot was lost.
+            Contended, Corrupt, Unavailable: see `snapshot`.
+        """
+        self._check_writable()
+        seconds = self._time_to_live(ttl)
+        if seconds is None:
+            raise Invalid("a held snapshot needs a time to live", remedy="Give seconds, or text such as 15m or 1h")
+        with holding_snapshot(self._handle, name, ttl_seconds=seconds) as pin:
+            yield type(self)(self._handle, owner=self._owner, at=pin)
+
+    @checked
+    def changes(
+        self,
+        *,
+        cursor: str | None = None,
+        start: Start = "earliest",
+        regions: Iterable[str] | None = None,
+        follow: bool = False,
+        limit: int | None = None,
+    ) -> Changes:
+        """Stream every committed upsert and delete, in commit order within each region.
+
+        Rows that the table was created with are only in the base; they do not appear in the stream.
+
+        Args:
+            cursor: continue where the cursor of this name was last saved. If there is no such cursor, create it at
+                `start`. A cursor keeps everything that it has not passed from being collected. Save it with
+                `Changes.save`.
+            start: `earliest` (the oldest kept entry), `latest`, a position, Unix seconds as a float, or the next
+                position of each region of this table (`Changes.positions`). Only the last form overrides an existing
+                cursor.
+            regions: ids of the regions to read; all by default.
+            follow: True: wait for more entries and never end. False: end after the entries that existed at the start.
+            limit: end after the entry that reaches this many rows.
+
+        Raises:
+            Invalid: unknown region, `start` is not valid or holds positions of another table, or `limit` is below 1.
+                While reading: `start` was collected or is past the end of the log.
+            Corrupt: while reading: an object is missing or damaged.
+            Unavailable: a store or the registry did not answer.
+        """
+        self._check_writable()
+        only = None if regions is None else [self.region(one).id for one in regions]
+        return Changes(self._context, self._schema, start=start, cursor=cursor, only=only, follow=follow, limit=limit)
+
+    @checked
+    def cursors(self) -> list[Pin]:
+        """List every cursor by name."""
+        return list_cursors(self._context)
+
+    @checked
+    def set_cursor(self, name: str, *, start: Start = "earliest", region: str | None = None) -> Pin:
+        """Create a cursor, or move it forward or back, in all regions or in one.
+
+        Args:
+            start: see `changes`.
+            region: move only this region, given by its id; the cursor must exist and stays where it is in the others.
+
+        Raises:
+            Invalid: unknown region, cursor not found, or `start` is not valid or was collected. Nothing changed.
+            Contended: collections overtook the change several times, or another process moved the cursor.
+            Corrupt: a record of the registry is damaged.
+            Unavailable: the registry did not answer; the cursor may have moved.
+        """
+        self._check_writable()
+        check_start(self._context, start)
+        only = None if region is None else self.region(region).id
+        return set_cursor(self._context, name, start=lambda one, head: first_position(one, head, start), only=only)
+
+    @checked
+    def drop_cursor(self, name: str) -> None:
+        """Drop a cursor. What only the cursor kept may be collected.
+
+        Raises:
+            Invalid: cursor not found.
+            Contended, Unavailable: the cursor may still exist. Retry.
+        """
+        self._check_writable()
+        drop_cursor(self._context, name)
+
+    # Private
+
+    def _time_to_live(self, ttl: str | float | None) -> float | None:
+        with error_context(table=self.uri):
+            return time_to_live(self.settings.snapshot_ttl_seconds if ttl is None else ttl)

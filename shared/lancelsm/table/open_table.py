@@ -1,0 +1,197 @@
+"""The state of an open table: its handle, what reads keep, its writers, and the reads and appends of all methods."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cached_property
+from typing import Self, TypeVar
+
+import pyarrow as pa
+
+from lancelsm.common.bounded_cache import BoundedCache
+from lancelsm.common.checked import checked
+from lancelsm.common.committed import Committed
+from lancelsm.common.settings import Settings
+from lancelsm.common.trace import NO_TRACE, Trace
+from lancelsm.errors import Corrupt, Invalid, error_context
+from lancelsm.history.pin_records import Pin
+from lancelsm.history.snapshot import check_readable, find_snapshot, snapshot_errors, snapshot_view
+from lancelsm.read.counted_ports import counted
+from lancelsm.read.explain import ReadTrace
+from lancelsm.read.freshness import Consistency, read_staleness
+from lancelsm.read.transact.transactions import Transactions
+from lancelsm.read.view import View
+from lancelsm.read.view_cache import ListRegions, Select, ViewCache
+from lancelsm.record.schema import TableSchema
+from lancelsm.region.catalog import Region, TableContext, regions, resolve_region
+from lancelsm.region.config import Config
+from lancelsm.region.handle import TableHandle, WriteTarget
+from lancelsm.routing.route import route
+from lancelsm.wal.region_writer import NextDraft, RegionWriters
+
+T = TypeVar("T")
+
+
+class OpenTable:
+    """A table that is open in this process. The classes of this package add the methods for each kind of work."""
+
+    def __init__(
+        self,
+        handle: TableHandle,
+        *,
+        owner: str | None = None,
+        at: Pin | None = None,
+        views: ViewCache | None = None,
+        trace: Trace = NO_TRACE,
+    ) -> None:
+        self._handle = handle
+        self._owner = owner or handle.config.owner
+        self._at = at
+        self._lock = threading.Lock()
+        self._in_function = threading.local()  # the function of a transaction runs in this thread
+        self._sequence: tuple[str, ...] = ()
+        self._writers: RegionWriters | None = None
+        self._trace = trace
+        self._views = views or ViewCache(
+            handle.context,
+            handle.read_keyed_base,
+            kept=BoundedCache(handle.settings.view_cache_bytes),
+            keep_seconds=handle.settings.collect_interval_seconds / 2,
+            skew_seconds=handle.settings.skew_allowance_seconds,
+        )
+
+    @property
+    def uri(self) -> str:
+        return self._context.uri
+
+    @property
+    def at_snapshot(self) -> str | None:
+        """The name of the snapshot that the table is open at; None if the table is open at its current state."""
+        return None if self._at is None else self._at.name
+
+    @property
+    def config(self) -> Config:
+        return self._handle.config
+
+    @property
+    def settings(self) -> Settings:
+        return self._handle.settings
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns, each with Lance's field id in its metadata."""
+        return self._schema.columns if self._at is None else self._pinned.base.schema.columns
+
+    @checked
+    def regions(self) -> list[Region]:
+        """List every region in the catalog."""
+        return regions(self._context)
+
+    @checked
+    def region(self, identity: str) -> Region:
+        """Find the region by its id or the start of it. Raise `Invalid` if no region or several regions match."""
+        return resolve_region(regions(self._context), identity, table=self.uri)
+
+    @checked
+    def at(self, name: str) -> Self:
+        """Return the table at a snapshot. Raise `Invalid` if the snapshot is not found or has expired."""
+        pin = find_snapshot(self._context, name)
+        check_readable(self._context, pin)
+        return type(self)(self._handle, owner=self._owner, at=pin)
+
+    # Private
+
+    @property
+    def _context(self) -> TableContext:
+        return self._handle.context
+
+    @property
+    def _schema(self) -> TableSchema:
+        return self._handle.config.schema
+
+    @cached_property
+    def _target(self) -> WriteTarget:
+        return self._handle.target()
+
+    @cached_property
+    def _transactions(self) -> Transactions:
+        return Transactions(
+            self._target, self.config, read=self._read_with_retry, append=self._append, kept=self._views.kept
+        )
+
+    @cached_property
+    def _pinned(self) -> View:
+        assert self._at is not None, "only a snapshot has one view"
+        return snapshot_view(self._handle, self._at)
+
+    def _check_writable(self) -> None:
+        if self._at is not None:
+            raise Invalid(
+                "the table is open at a snapshot",
+                remedy="Open the table without a snapshot for this call",
+                table=self.uri,
+                snapshot=self._at.name,
+            )
+
+    def _traced(self, trace: ReadTrace) -> Self:
+        """Return a table that shares what this one has read. The trace collects its requests."""
+        context = counted(self._context, trace)
+        handle = replace(self._handle, context=context)
+        views = self._views.traced(context, handle.read_keyed_base, trace)
+        table = type(self)(handle, owner=self._owner, at=self._at, views=views, trace=trace)
+        if self.config.regions is not None:
+            table._target = replace(self._target, context=context, directory=self._target.directory.within(context))
+        return table
+
+    def _append(self, rows: pa.Table, *, next_draft: NextDraft | None = None) -> Committed:
+        if getattr(self._in_function, "active", False):
+            raise Invalid(
+                "the function of a transaction can't write to the table",
+                remedy="Return the rows instead of writing them",
+            )
+        with self._lock:
+            if self._writers is None:
+                self._writers = RegionWriters(self._target, owner=self._owner)
+        return self._writers.append_all(route(rows, self._target.regions), next_draft=next_draft)
+
+    def _staleness(self, consistency: Consistency, max_staleness: float | None) -> float | None:
+        with error_context(table=self.uri):
+            staleness = read_staleness(consistency, max_staleness, interval=self.settings.collect_interval_seconds)
+        if staleness is not None and self._at is not None:
+            raise Invalid(
+                "a snapshot always has the same rows, so its reads take no consistency",
+                remedy="Leave out consistency and max_staleness",
+                table=self.uri,
+                snapshot=self._at.name,
+                field="consistency",
+            )
+        return staleness
+
+    def _read_with_retry(
+        self,
+        read: Callable[[View], T],
+        list_regions: ListRegions,
+        *,
+        select: Select | None = None,
+        max_staleness: float | None = None,
+    ) -> T:
+        """Read from a view. If an object of it was collected before the first row, read once more from a new view."""
+        if self._at is not None:
+            check_readable(self._context, self._at)
+            with error_context(table=self.uri, snapshot=self._at.name), snapshot_errors(self._context, self._at):
+                self._trace.viewed(self._pinned)
+                return read(self._pinned)  # guard: read of a snapshot takes no newer view
+        with error_context(table=self.uri):
+            view = None
+            with self._trace.step("view"):
+                if max_staleness is not None:
+                    view = self._views.recent(list_regions, select=select, max_staleness=max_staleness)
+                view = view or self._views.take(list_regions, select=select)
+            self._trace.viewed(view)
+            try:
+                return read(view)
+            except Corrupt:  # guard: reader takes a new view after a collection
+                self._views.forget()
+                return read(self._views.take(list_regions, select=select))

@@ -1,0 +1,378 @@
+"""The methods of a table that read rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, overload
+
+import pyarrow as pa
+
+from lancelsm.common.checked import checked
+from lancelsm.dataset.lance_readers import LanceSnapshot
+from lancelsm.errors import Invalid, error_context
+from lancelsm.history.pin_records import Pin
+from lancelsm.history.snapshot import snapshot_errors
+from lancelsm.read import reader
+from lancelsm.read.explain import Explanation, ReadTrace, skipped_regions
+from lancelsm.read.explained_read import ReadName, explained_read
+from lancelsm.read.freshness import Consistency
+from lancelsm.read.key_regions import KeyRegions
+from lancelsm.read.lance_snapshot import take_lance_snapshot
+from lancelsm.read.pruning.region_pruning import pruned_view, regions_for
+from lancelsm.read.result import Rows, with_first_batch
+from lancelsm.read.transact.read_token import RowsWithToken
+from lancelsm.read.view import View
+from lancelsm.record.normalize import deletes
+from lancelsm.table.open_table import OpenTable
+
+if TYPE_CHECKING:  # a process that only reads or writes rows does not load these
+    from lancelsm.read.search.search import SearchRequest
+
+
+class TableReads(OpenTable):
+    """Scans, lookups by key, searches, and what a read costs."""
+
+    @checked
+    def scan(
+        self,
+        *,
+        columns: Sequence[str] | None = None,
+        where: str | None = None,
+        limit: int | None = None,
+        consistency: Consistency = "strong",
+        max_staleness: float | None = None,
+    ) -> Rows:
+        """Read every live row as of now. All rows acknowledged before the call are included.
+
+        Args:
+            columns: the columns to return, in this order; all by default.
+            where: an SQL condition over the table's columns, in Lance's dialect: text in single quotes, and backticks
+                around a column name that is not a plain word.
+            limit: return at most this many rows.
+            consistency: with `eventual` the rows may be up to `max_staleness` seconds old. The read then uses what
+                this object has read before, without asking whether anything has changed.
+            max_staleness: above 0 and below the setting `collect_interval_seconds`.
+
+        Raises:
+            Invalid: unknown column, the condition is not valid SQL, or `max_staleness` is missing or out of range. At a
+                snapshot also: it was dropped or has expired; this error may come after some rows.
+            Corrupt: an object is missing, or a check finds it damaged; the error names it. Reads can't detect a changed
+                value in a data file that still decodes: docs/design.md, "What scrub and readers can't tell".
+            Unavailable: a store or the registry did not answer.
+        """
+
+        def read(view: View) -> Rows:
+            needed, _ = pruned_view(view, where, self.config)
+            self._trace.viewed(needed)
+            stream = reader.scan(
+                needed,
+                uri=self.uri,
+                columns=columns,
+                where=where,
+                limit=limit,
+                kept=self._views.kept,
+                parallel=self._context.parallel,
+                trace=self._trace,
+            )
+            return Rows(with_first_batch(stream if self._at is None else self._explain_missing(stream, self._at)))
+
+        staleness = self._staleness(consistency, max_staleness)
+        list_regions, select = regions_for(where, context=self._context, config=self.config)
+        return self._read_with_retry(read, list_regions, select=select, max_staleness=staleness)
+
+    @checked
+    def count(
+        self, *, where: str | None = None, consistency: Consistency = "strong", max_staleness: float | None = None
+    ) -> int:
+        """Count the live rows as of now. All rows acknowledged before the call are included.
+
+        Args: see `scan`.
+
+        Raises: the same errors as `scan`.
+        """
+
+        def read(view: View) -> int:
+            needed, _ = pruned_view(view, where, self.config)
+            self._trace.viewed(needed)
+            return reader.count(
+                needed,
+                uri=self.uri,
+                where=where,
+                kept=self._views.kept,
+                parallel=self._context.parallel,
+                trace=self._trace,
+            )
+
+        staleness = self._staleness(consistency, max_staleness)
+        list_regions, select = regions_for(where, context=self._context, config=self.config)
+        return self._read_with_retry(read, list_regions, select=select, max_staleness=staleness)
+
+    @overload
+    def get(
+        self,
+        keys: Any,
+        *,
+        columns: Sequence[str] | None = None,
+        consistency: Consistency = "strong",
+        max_staleness: float | None = None,
+        with_token: Literal[False] = False,
+    ) -> pa.Table: ...
+
+    @overload
+    def get(
+        self,
+        keys: Any,
+        *,
+        columns: Sequence[str] | None = None,
+        consistency: Consistency = "strong",
+        max_staleness: float | None = None,
+        with_token: Literal[True],
+    ) -> RowsWithToken: ...
+
+    @checked
+    def get(
+        self,
+        keys: Any,
+        *,
+        columns: Sequence[str] | None = None,
+        consistency: Consistency = "strong",
+        max_staleness: float | None = None,
+        with_token: bool = False,
+    ) -> pa.Table | RowsWithToken:
+        """Read the live rows of these keys as of now, in no particular order. Keys without a row are left out.
+
+        Args:
+            keys: see `delete`.
+            columns, consistency, max_staleness: see `scan`.
+            with_token: return `RowsWithToken`: the rows, and a token for `upsert(rows, if_unchanged=token)`.
+
+        Raises:
+            Invalid: a key does not fit the schema, unknown column, or `max_staleness` is missing or out of range. At a
+                snapshot also: it was dropped or has expired.
+            Corrupt, Unavailable: see `scan`.
+        """
+        staleness = self._staleness(consistency, max_staleness)
+        with error_context(table=self.uri):
+            wanted = deletes(keys, schema=self._schema).select(list(self._schema.primary_key))
+        own = KeyRegions(wanted, lambda: self._target)
+
+        def read(view: View) -> pa.Table | RowsWithToken:
+            rows = reader.get(
+                view,
+                wanted,
+                uri=self.uri,
+                columns=columns,
+                kept=self._views.kept,
+                parallel=self._context.parallel,
+                trace=self._trace,
+            )
+            return RowsWithToken(rows=rows, token=own.token(view, table=self.config.table)) if with_token else rows
+
+        if wanted.num_rows == 0 and not with_token:
+            return self.scan(columns=columns, limit=0).to_arrow()
+        if self.config.regions is None:
+            return self._read_with_retry(read, self.regions)
+        if staleness is None:
+            return self._read_with_retry(read, own.existing)
+        # A kept listing or the region snapshot has the regions, so no catalog is listed.
+        return self._read_with_retry(read, self.regions, select=own.select, max_staleness=staleness)
+
+    @checked
+    def search(
+        self,
+        query: Any = None,
+        *,
+        vector: Any = None,
+        text: Any = None,
+        column: str | None = None,
+        text_columns: Sequence[str] | None = None,
+        k: int = 10,
+        where: str | None = None,
+        columns: Sequence[str] | None = None,
+        metric: str | None = None,
+        nprobes: int | None = None,
+        refine_factor: int | None = None,
+        rerank: Literal["rrf"] | Callable[[pa.Table, pa.Table], pa.Table] = "rrf",
+        at: str | None = None,
+        consistency: Consistency = "strong",
+        max_staleness: float | None = None,
+    ) -> Rows:
+        """Find the best rows by vector, by text or by both, as of now. All rows acknowledged before the call take part.
+
+        A stale or deleted row is never returned, and takes no place among the results. A search without an index reads
+        all vectors; a text search needs an index (`create_index`).
+
+        Args:
+            query: an array for `vector`, or text for `text`.
+            vector: numbers, as many as each vector of the column has. A list of vectors is several searches, whose rows
+                have their number in `query_index`; on a column with several vectors per row it is one search.
+            text: words, of which a row has at least one; or a query object of `lance.query`. Lance ends the process if
+                `BooleanQuery` or `BoostQuery` is nested some hundred times. Nothing can tell how deep an object is, so
+                don't nest it by input that you don't trust.
+            column: the column with the vectors; may be left out if only one fits.
+            text_columns: the columns with the text, for plain words; by default all that have a text index. A query
+                object names its own columns.
+            k: the number of rows to return, at most 1,000,000.
+            where: a condition that all returned rows match, see `scan`.
+            columns: the columns to return, in this order; by default all, then `_distance` for a vector, `_score` for
+                text, and `_relevance_score`, `_distance`, `_score` for both.
+            metric: `l2`, `cosine`, `dot` or `hamming`; by default that of the index. Without an index `l2`, but
+                `hamming` for vectors of uint8, and `cosine` for several vectors per row.
+            nprobes: how many partitions of the index to search; by default 20.
+            refine_factor: compare this many times `k` rows exactly, at most 10,000,000 rows; by default 1 to 10 times,
+                as the kind of the index needs.
+            rerank: for both: `rrf`, reciprocal-rank fusion; or a function of the two results, each with its score,
+                that returns a table with the returned columns, best row first.
+            at: the name of a snapshot to search.
+            consistency, max_staleness: see `scan`.
+
+        Returns:
+            The rows, best first. In a hybrid result the score of a search that did not find the row is null.
+
+        Raises:
+            Invalid: a column is unknown, has no vectors or no text index; the vector has another length; the metric is
+                not that of the index; the condition is not valid; an argument belongs to a vector or a text, and there
+                is none; or another argument is not valid.
+            Corrupt, Unavailable: see `scan`.
+        """
+        from lancelsm.read.search.search import read_request  # noqa: PLC0415
+
+        request = read_request(
+            query,
+            vector=vector,
+            text=text,
+            column=column,
+            text_columns=text_columns,
+            k=k,
+            where=where,
+            columns=columns,
+            metric=metric,
+            nprobes=nprobes,
+            refine_factor=refine_factor,
+            rerank=rerank,
+        )
+        table = self if at is None else self.at(at)
+        return table._search(request, max_staleness=table._staleness(consistency, max_staleness))
+
+    @checked
+    def explain(
+        self,
+        keys: Any = None,
+        *,
+        columns: Sequence[str] | None = None,
+        where: str | None = None,
+        limit: int | None = None,
+        count: bool = False,
+        consistency: Consistency = "strong",
+        max_staleness: float | None = None,
+        vector: Any = None,
+        text: Any = None,
+        column: str | None = None,
+        text_columns: Sequence[str] | None = None,
+        k: int | None = None,
+        metric: str | None = None,
+        nprobes: int | None = None,
+        refine_factor: int | None = None,
+    ) -> Explanation:
+        """Do a read and explain it: its levels, what it left out, the indexes, and what it cost. Print it to see it.
+
+        The read is a `get` if there are keys, a `search` if there is a vector or a text, a `count` if `count` is true,
+        else a `scan`. All its rows are read. It uses what this object has read before, as the same read would.
+
+        Raises: the same errors as that read; also `Invalid`: that read has no such argument.
+        """
+        arguments: dict[str, Any] = {
+            "keys": keys,
+            "columns": columns,
+            "where": where,
+            "limit": limit,
+            "count": count or None,
+            "vector": vector,
+            "text": text,
+            "column": column,
+            "text_columns": text_columns,
+            "k": k,
+            "metric": metric,
+            "nprobes": nprobes,
+            "refine_factor": refine_factor,
+        }
+        given = {name: value for name, value in arguments.items() if value is not None}
+        read = explained_read(given, table=self.uri)
+        given |= {"consistency": consistency, "max_staleness": max_staleness}
+        trace = ReadTrace(self._context.clock)
+        rows = self._traced(trace)._rows_read(read, given)
+        listed = self.regions()
+        return trace.explanation(
+            rows=rows,
+            skipped_regions=skipped_regions(
+                listed, trace.view, where=where, by_key=keys is not None, config=self.config
+            ),
+            objects=self._context.objects,
+        )
+
+    @checked
+    def lance_snapshot(self, *, index: str | None = None) -> LanceSnapshot:
+        """Return what Lance's own readers need to read every flushed row as of now; rows of the log are not included.
+
+        `LsmScanner.from_snapshots(*table.lance_snapshot())` scans them. `flush` first to include all rows. Read within
+        `collect_interval_seconds`, or from a table that is open at a snapshot.
+
+        Args:
+            index: the name of an index, for a reader that searches the base by it alone, such as
+                `LsmVectorSearchPlanner`: includes the merged generations that the index does not cover yet.
+
+        Raises:
+            Invalid: the table has no such index; or it is open at a snapshot that was dropped or has expired, or that
+                does not keep what `index` needs.
+            Corrupt, Unavailable: see `scan`.
+        """
+        if index is not None and self._at is not None:
+            raise Invalid(
+                "a snapshot does not keep merged generations that an index lacks",
+                remedy="Leave out index, or open the table without a snapshot",
+                table=self.uri,
+                snapshot=self._at.name,
+                field="index",
+            )
+        return self._read_with_retry(
+            lambda view: take_lance_snapshot(view, index=index, objects=self._context.objects),
+            self.regions,
+            select=list,
+        )
+
+    # Private
+
+    def _search(self, request: SearchRequest, *, max_staleness: float | None) -> Rows:
+        from lancelsm.read.search.search import Prepared, search  # noqa: PLC0415
+
+        # The scores of words depend on the rows of all regions; those of a query object are of each level.
+        where = None if isinstance(request.text, str) else request.where
+
+        def read(view: View) -> Rows:
+            needed, _ = pruned_view(view, where, self.config)
+            self._trace.viewed(needed)
+            prepared = Prepared.of(needed, self._views.kept, uri=self.uri, trace=self._trace)
+            with self._trace.step("search"):
+                return Rows(search(prepared, request, uri=self.uri, trace=self._trace).to_reader())
+
+        list_regions, select = regions_for(where, context=self._context, config=self.config)
+        return self._read_with_retry(read, list_regions, select=select, max_staleness=max_staleness)
+
+    def _rows_read(self, read: ReadName, arguments: Mapping[str, Any]) -> int:
+        """Do a read, and return how many rows it found."""
+        if read == "get":
+            return len(self.get(**arguments))
+        if read == "search":
+            return len(self.search(**arguments).to_arrow())
+        if read == "count":
+            return self.count(**{name: value for name, value in arguments.items() if name != "count"})
+        return sum(batch.num_rows for batch in self.scan(**arguments))
+
+    def _explain_missing(self, stream: pa.RecordBatchReader, pin: Pin) -> pa.RecordBatchReader:
+        """Return the same rows. If the snapshot is gone and a read fails, the error says that the snapshot is gone."""
+
+        def batches() -> Iterator[pa.RecordBatch]:
+            with snapshot_errors(self._context, pin):
+                yield from stream
+
+        return pa.RecordBatchReader.from_batches(stream.schema, batches())
