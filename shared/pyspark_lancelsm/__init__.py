@@ -39,9 +39,9 @@ class DefaultSource(DataSource):
         return change_schema(self.options) if reads_changes(self.options) else read_schema(self.options)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        from lancelsm.spark.source import Reader  # noqa: PLC0415
+        from lancelsm.spark.source import reader_class  # noqa: PLC0415
 
-        return Reader(self.options, schema)
+        return reader_class()(self.options, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         from lancelsm.spark.stream_source import StreamReader  # noqa: PLC0415

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import os
 import runpy
 from collections.abc import Iterator
+from datetime import UTC, datetime
+from decimal import Decimal
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,6 +27,9 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.spark, pytest.mark.rest]
 MAP = pa.map_(pa.string(), pa.int64())
 needs_data_sources = pytest.mark.skipif(version("pyspark") < "4", reason="Spark 3.5 has no data sources in Python")
+needs_filters = pytest.mark.skipif(
+    tuple(map(int, version("pyspark").split(".")[:2])) < (4, 1), reason="Spark before 4.1 pushes no filters"
+)
 SHARED = str(Path(lancelsm.__file__).parents[1])
 
 
@@ -76,6 +82,55 @@ def test_values_of_types_that_spark_lacks_arrive(tmp_path: Path, session: SparkS
     (row,) = session.read.format("lancelsm").load(table.uri).collect()
 
     assert row.asDict(recursive=True) == values
+
+
+@needs_filters
+@pytest.mark.long
+def test_filters_of_a_query_reach_the_scan(tmp_path: Path, session: SparkSession) -> None:
+    columns = pa.schema(
+        [
+            pa.field("id", pa.int64(), nullable=False),
+            ("u", pa.uint64()),
+            ("f", pa.float64()),
+            ("s", pa.string()),
+            ("b", pa.binary()),
+            ("p", pa.decimal128(9, 2)),
+            ("d", pa.date32()),
+            ("n", pa.timestamp("ms")),
+            ("t", pa.timestamp("us", "UTC")),
+        ]
+    )
+    table = lancelsm.create(tmp_path / "table", columns, primary_key="id")
+    noon = datetime.fromisoformat("2024-01-02T12:00:00.005")
+    row = {"id": 1, "u": 2**64 - 1, "f": math.nan, "s": "o'r", "b": b"\0\xff", "p": Decimal("1.50"), "d": noon.date()}
+    table.upsert([{**row, "n": noon, "t": noon.replace(tzinfo=UTC)}])
+    table.upsert([dict.fromkeys(columns.names) | {"id": 2}])
+    taken = [
+        "id > 0",
+        "id in (1, 7)",
+        "u = 18446744073709551615",
+        "f > 1e300",
+        "s = 'o\\'r'",
+        "s like 'o%'",
+        "not s like '%x'",
+        "b = x'00ff'",
+        "p >= 1.5",
+        "d = date '2024-01-02'",
+        "n = timestamp_ntz '2024-01-02 12:00:00.005'",
+        "t = timestamp '2024-01-02 12:00:00.005Z'",
+        "s is not null",
+    ]
+    left = ["length(s) = 3", "id < 2 or length(s) = 0"]
+    session.conf.set("spark.sql.python.filterPushdown.enabled", "true")
+    try:
+        for one in (*taken, *left):
+            frame = session.read.format("lancelsm").load(table.uri).where(one)
+            plan = str(frame._jdf.queryExecution().executedPlan())  # type: ignore[operator]
+            assert ("Filter" in plan.replace("RuntimeFilters", "")) == (one in left), (one, plan)
+            assert {row.id for row in frame.collect()} == ({1, 2} if one == "id > 0" else {1}), one
+    finally:
+        session.conf.unset("spark.sql.python.filterPushdown.enabled")
+    assert session.read.format("lancelsm").load(table.uri).where("id = 2").count() == 1
 
 
 def test_a_job_that_is_repeated_writes_each_row_once(tmp_path: Path, session: SparkSession) -> None:

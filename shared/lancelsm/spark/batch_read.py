@@ -9,9 +9,10 @@ snapshot: a collection deletes nothing of it before `collect_interval_seconds`.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from typing import Any
 
 import pyarrow as pa
 
@@ -20,6 +21,7 @@ from lancelsm.common.layout import RegionId
 from lancelsm.common.renewal import Renewal
 from lancelsm.dataset.base_manifest import Fragment
 from lancelsm.dataset.base_table import BaseTable, open_base
+from lancelsm.dataset.conditions import read_condition
 from lancelsm.errors import Corrupt, Invalid, LsmError
 from lancelsm.history.pin_records import Pin, RegionPin
 from lancelsm.history.snapshot import (
@@ -40,6 +42,7 @@ from lancelsm.read.view import View
 from lancelsm.record.schema import unknown_column
 from lancelsm.region.handle import TableHandle, open_table
 from lancelsm.spark.arrow_types import spark_batch, spark_schema
+from lancelsm.spark.filters import taken_filters
 
 SNAPSHOT_NAMES = 64
 _PREFIX = "spark-"
@@ -99,15 +102,35 @@ def declared_schema(request: ReadRequest) -> pa.Schema:
         Invalid: there is no such table, snapshot or column, or Spark has no type for a column.
     """
     handle = open_table(request.uri)
-    columns = handle.config.schema.columns
-    if request.at is not None:
-        pin = _named(handle, request.at)
-        base = open_base(uri=handle.context.uri, version=pin.pinned_version, storage_options=handle.storage_options)
-        columns = base.schema.columns
+    columns = _stored_columns(handle, request)
     names = columns.names if request.columns is None else list(request.columns)
     if unknown := [name for name in names if name not in columns.names]:
         raise unknown_column(unknown[0], columns.names, table=handle.context.uri)
     return spark_schema(pa.schema([columns.field(name) for name in names]))
+
+
+def filtered_request(request: ReadRequest, filters: Iterable[Any]) -> tuple[ReadRequest, list[Any]]:
+    """Return a request for rows that also pass the filters of Spark, and the filters that Spark must still apply.
+
+    Raises:
+        Invalid: the condition of the request is not valid.
+    """
+    handle = open_table(request.uri)
+    columns = _stored_columns(handle, request)
+    conditions, left = taken_filters(filters, columns)
+    if request.where is not None:
+        read_condition(request.where, columns=columns, table=handle.context.uri)  # alone, since it gets parentheses
+        conditions.insert(0, f"{request.where}\n")  # it may end with a comment
+    where = " AND ".join(f"({one})" for one in conditions) if conditions else None
+    return replace(request, where=where), left
+
+
+def _stored_columns(handle: TableHandle, request: ReadRequest) -> pa.Schema:
+    if request.at is None:
+        return handle.config.schema.columns
+    pin = _named(handle, request.at)
+    base = open_base(uri=handle.context.uri, version=pin.pinned_version, storage_options=handle.storage_options)
+    return base.schema.columns
 
 
 def parts(request: ReadRequest) -> list[TaskPart]:

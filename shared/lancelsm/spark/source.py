@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceReader, InputPartition, WriterCommitMessage
@@ -14,9 +16,10 @@ from lancelsm.common.duration import seconds_of
 from lancelsm.errors import Invalid
 from lancelsm.record.schema import unknown_column
 from lancelsm.region.handle import open_configured
-from lancelsm.spark.batch_read import ReadRequest, TaskPart, declared_schema, parts, read_part
+from lancelsm.spark.batch_read import ReadRequest, TaskPart, declared_schema, filtered_request, parts, read_part
 from lancelsm.spark.write_rows import check_columns, write_unsorted
 
+_PUSHING = "pyspark.sql.worker.data_source_pushdown_filters"
 _OPTIONS = ("path", "columns", "where", "at", "ttl")
 
 
@@ -77,6 +80,26 @@ class Reader(DataSourceReader):
             return iter(())
         assert isinstance(partition, PartOfTable)
         return read_part(self._request, partition.part, self._schema)
+
+
+class FilteringReader(Reader):
+    """A reader that takes filters. Spark before 4.1 has none, and later releases refuse such a class unless
+    `spark.sql.python.filterPushdown.enabled` is set.
+    """
+
+    def pushFilters(self, filters: Iterable[Any]) -> Iterable[Any]:
+        """Take filters before `partitions` is called, and return those that Spark must still apply."""
+        self._request, left = filtered_request(self._request, filters)
+        return left
+
+
+def reader_class() -> type[Reader]:
+    """Return the class of the reader for the process that plans a query. Only one that pushes filters imports
+    this module of Spark.
+    """
+    main = getattr(sys.modules.get("__main__"), "__spec__", None)
+    pushes = _PUSHING in sys.modules or getattr(main, "name", None) == _PUSHING
+    return FilteringReader if pushes else Reader
 
 
 @dataclass(frozen=True)
