@@ -91,6 +91,16 @@ def region_without_its_part(path: Path) -> None:
     assert table.source_offset("s") == 1
 
 
+def plain_write(path: Path) -> None:
+    """A process that opened the table before its events had an order writes a row of a lower sequence."""
+    table = versions(path)
+    table.upsert([event(1, 1)])
+    opened_before = lancelsm.open(table.uri)
+    table.apply_changes([event(1, 5)], sequence_by="v")
+    with pytest.raises(Invalid, match="no plain writes"):
+        opened_before.upsert([event(1, 4)])
+
+
 test_scenarios_pass, test_scenarios_fail_without_their_guard = with_and_without(
     {
         "an event below the sequence of its key is late": (
@@ -110,6 +120,14 @@ test_scenarios_pass, test_scenarios_fail_without_their_guard = with_and_without(
             value_that_no_row_has,
         ),
         "an event is applied once": ([without("event is applied once")], repeated_call),
+        "a region with ordered events takes no plain writes": (
+            [without("region with ordered events takes no plain writes")],
+            plain_write,
+        ),
+        "a region is marked before its first ordered event": (
+            [without("region is marked before its first ordered event")],
+            plain_write,
+        ),
         "the offset moves after all regions": ([moved("offset moves after all regions", -1)], region_without_its_part),
     },
     own=(
@@ -119,5 +137,6 @@ test_scenarios_pass, test_scenarios_fail_without_their_guard = with_and_without(
         value_that_no_row_has,
         repeated_call,
         region_without_its_part,
+        plain_write,
     ),
 )

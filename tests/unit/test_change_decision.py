@@ -160,7 +160,7 @@ def test_a_delete_keeps_its_sequence(table, level):
                 apply(table, [event(key, f"{number}", number) for key in range(10, 20)])
                 table.flush()
             assert table.compact()
-            table.delete(list(range(10, 20)))
+            apply(table, [event(key, None, 9, "d") for key in range(10, 20)])
         assert apply(table, events[2:3]) == Applied(late=1)
     assert rows_of(table) == []
     assert apply(table, events[3:]) == Applied(written=1)

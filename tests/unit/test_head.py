@@ -40,6 +40,7 @@ HEAD = Head(
     compacted="1-2 4-4",
     log_since="8 80",
     merge_since="4 70",
+    ordered="1",
     format=heads.FORMAT,
 )
 NOW = 123.4

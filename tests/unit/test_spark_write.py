@@ -137,6 +137,13 @@ def test_events_are_applied_once_and_by_their_sequence(tmp_path: Path) -> None:
     assert logged(table) == [1, 1, 2, 2, 3]
 
 
+def test_a_table_with_an_order_takes_only_events(tmp_path: Path) -> None:
+    table = table_in(tmp_path)
+    table.apply_changes([{"id": 1, "v": 5}], sequence_by="v")
+    error = pickle.loads(run(job_of(table), task(job_of(table), [1], v=4))["error"])
+    assert "takes no plain writes" in str(error)
+
+
 def test_an_error_that_no_attempt_avoids_is_a_result(tmp_path: Path) -> None:
     table = table_in(tmp_path)
     job = job_of(table)

@@ -36,7 +36,7 @@ from lancelsm.read import reader
 from lancelsm.read.view import View, take_view
 from lancelsm.record.batches import resized
 from lancelsm.region import config as configs
-from lancelsm.region.catalog import regions
+from lancelsm.region.catalog import TableContext, regions
 from lancelsm.region.config import Config
 from lancelsm.region.handle import Ports, TableHandle, canonical
 from lancelsm.region.head import Head
@@ -241,14 +241,14 @@ def _append(table: TableHandle, view: View, *, source: TableHandle) -> None:
     writers = RegionWriters(target, owner=table.config.owner)
     for number, rows in enumerate(_above_base(view, source), start=_BEFORE + 1):
         for part in route(rows, target.regions):
-            next_draft = partial(_draft_if_missing, number, part.rows, at=table.context.clock.now())
+            next_draft = partial(_draft_if_missing, number, part.rows, context=table.context)
             writers.of(part.values).append_after(next_draft)
 
 
-def _draft_if_missing(number: int, rows: pa.Table, head: Head, *, at: float) -> Draft | None:
+def _draft_if_missing(number: int, rows: pa.Table, head: Head, *, context: TableContext) -> Draft | None:
     if number <= head.applied(_QUEUE):  # guard: part of a snapshot is appended once
         return None
-    return draft(rows, applied_sequences={_QUEUE: str(number)}, at=at)
+    return draft(rows, applied_sequences={_QUEUE: str(number)}, at=context.clock.now(), ordered=context.ordered)
 
 
 def _above_base(view: View, source: TableHandle) -> Iterator[pa.Table]:

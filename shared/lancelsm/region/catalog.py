@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
@@ -35,6 +35,10 @@ A = TypeVar("A")
 B = TypeVar("B")
 
 
+class OnlyEvents(Invalid):
+    """The table takes only change events, since a sequence orders them."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableContext:
     """The object store and registry of one table, and the clock and ids to work with. Passed to every protocol."""
@@ -46,6 +50,7 @@ class TableContext:
     clock: Clock
     ids: Ids
     budget_seconds: float = 30.0
+    ordered: bool = False  # the configuration names columns that order change events
     parallel: int = 16  # maximum number of threads; 1: run in the caller's thread, in order
 
     def budget(self) -> Budget:
@@ -282,6 +287,24 @@ def check_not_stopped(region: Region, head: Head) -> None:
             f"the table takes no rows for now: {head.stopped}",
             remedy=f"See lancelsm doctor {region.context.uri}",
             **region.where,
+        )
+
+
+def check_takes_plain_writes(where: Mapping[str, Any], *, ordered: object) -> None:
+    """Raise `OnlyEvents` if a sequence orders the change events of the table or the region.
+
+    A plain write is not compared with the sequences of the rows that it replaces, so it could move a key back.
+
+    Args:
+        where: the fields of the error.
+        ordered: what says so: columns, a mark of the head, or the configuration; false if it takes plain writes.
+    """
+    if ordered:  # guard: region with ordered events takes no plain writes
+        raise OnlyEvents(
+            "the table has sequence_by, which orders its change events, so it takes no plain writes",
+            remedy="Use table.apply_changes, or the function apply with op changes. It writes rows, each with its "
+            "sequence, and with apply_as_deletes='true' it deletes them",
+            **where,
         )
 
 

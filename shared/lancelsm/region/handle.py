@@ -280,6 +280,7 @@ def table_handle(
         clock=ports.clock,
         ids=ports.ids,
         budget_seconds=resolved.retry_budget_seconds,
+        ordered=bool(config.sequence_by),
         parallel=ports.parallel(location),
     )
     return TableHandle(config=config, context=context, settings=resolved, storage_options=storage_options)

@@ -33,10 +33,10 @@ SINCE_UNKNOWN = "0"
 
 _TEXT_FIELDS = frozenset(
     {"owner", "nonce", "manifest_key", "manifest_nonce", "status", "entry_setsum"}
-    | {"dirty", "stopped", "waiting", "compacted", "log_since", "merge_since"}
+    | {"dirty", "stopped", "waiting", "compacted", "log_since", "merge_since", "ordered"}
 )
 # absent from the record if they are empty
-_OPTIONAL_FIELDS = ("dirty", "stopped", "waiting", "compacted", "log_since", "merge_since")
+_OPTIONAL_FIELDS = ("dirty", "stopped", "waiting", "compacted", "log_since", "merge_since", "ordered")
 _EMPTY = dict.fromkeys(_OPTIONAL_FIELDS, "")
 _REASON_MAX_LENGTH = 200  # a head stays below 1 KB
 _SPAN = re.compile(r"([0-9]+)-([0-9]+)")
@@ -108,6 +108,8 @@ class Head:
     (`wal.waiting`): for how many milliseconds others should hold back, as text; empty without a note; `compacted` has
     the spans of numbers that became one generation each, such as `3-9 10-12`, of those that were not merged then;
     `log_since` and `merge_since` say since when the oldest row waits for a flush or a merge (`region.since`).
+    `ordered` is not empty once the region takes change events that a sequence orders: it takes no plain writes then.
+    It never becomes empty again.
     """
 
     epoch: Epoch
@@ -133,6 +135,7 @@ class Head:
     compacted: str = ""
     log_since: str = ""
     merge_since: str = ""
+    ordered: str = ""
     format: int = _WITHOUT_PRODUCERS
 
     @property
@@ -272,6 +275,14 @@ def _log_begins(head: Head, entries: Sequence[Summary], at: float) -> Fields:
 def noted(head: Head, *, milliseconds: int) -> Swap:
     """Ask other writers of the owner to hold back this long before their next append. Advisory: see `wal.waiting`."""
     return Swap(expect={"epoch": head.epoch}, change={"waiting": str(milliseconds)})
+
+
+def ordered(head: Head) -> Swap:
+    """Let the region take change events that a sequence orders, and no plain writes any more.
+
+    It comes before the first such event, so an append that follows an event knows it.
+    """
+    return Swap(expect={"epoch": head.epoch}, change={"ordered": "1"})
 
 
 def claimed(head: Head, *, owner: str, nonce: Nonce) -> Swap:

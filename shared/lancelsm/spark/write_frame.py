@@ -9,6 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from lancelsm.errors import Invalid, LsmError, error_context
+from lancelsm.region.catalog import check_takes_plain_writes
 from lancelsm.region.config import newest_sequence
 from lancelsm.region.handle import TableHandle, open_configured
 from lancelsm.spark.executor_errors import job_errors
@@ -106,6 +107,8 @@ def write_as(
     df: DataFrame, handle: TableHandle, *, op: Op, producer: str, batch: int, alone: bool = False
 ) -> WrittenRows:
     """Write a DataFrame under a producer. See `write` and `WriteJob`."""
+    if op != "apply":
+        check_takes_plain_writes({"table": handle.context.uri}, ordered=handle.context.ordered)
     job = WriteJob(
         uri=handle.context.uri,
         op=op,

@@ -14,6 +14,7 @@ from lancelsm.read.transact.conditional import UpsertOptions, check_options, dec
 from lancelsm.read.transact.edits import stored_edits
 from lancelsm.read.transact.read_token import decode_token
 from lancelsm.record.normalize import deletes, partial_upserts, upserts
+from lancelsm.region.catalog import check_takes_plain_writes
 from lancelsm.routing.route import route
 from lancelsm.table.open_table import OpenTable
 from lancelsm.wal.writer import Writer
@@ -59,7 +60,8 @@ class TableWrites(OpenTable):
 
         Raises:
             Invalid: a row does not fit the schema; the error names column and row, and nothing was written. Or a region
-                is sealed, the table was dropped, or it takes no rows since another tool changed its base. Or options
+                is sealed, the table was dropped, or it takes no rows since another tool changed its base. Or the table
+                takes only change events, since `apply_changes` had `sequence_by`. Or options
                 exclude each other, the token is not of a read of the region of each row, or a partial row leaves out a
                 column that must not be null, and has no row.
             Fenced: another owner holds a region. Nothing was written to that region; other regions may have committed
@@ -73,7 +75,7 @@ class TableWrites(OpenTable):
         After a crash at any line, readers see either all rows of the call in a region or none. A call that was
         interrupted may have written its rows, so a repeated `if_absent` or `if_newer` may skip the rows of the first.
         """
-        self._check_writable()
+        self._check_takes_plain_writes()
         with error_context(table=self.uri):
             if not (if_absent or if_newer is not None or if_unchanged is not None or partial):
                 return self._append(upserts(data, schema=self._schema, on_duplicate=on_duplicate))
@@ -121,7 +123,7 @@ class TableWrites(OpenTable):
 
         Raises also what `fn` raises; then that region has no changes.
         """
-        self._check_writable()
+        self._check_takes_plain_writes()
         with error_context(table=self.uri):
             all_keys = deletes(keys, schema=self._schema)
             if not callable(fn):
@@ -163,7 +165,7 @@ class TableWrites(OpenTable):
                 a column is unknown or a key column. Or see `upsert`.
             Fenced, Ambiguous, Contended, Unavailable, Corrupt: see `upsert`.
         """
-        self._check_writable()
+        self._check_takes_plain_writes()
         with error_context(table=self.uri):
             return self._transactions.update(where=where, texts=set)
 
@@ -185,10 +187,10 @@ class TableWrites(OpenTable):
 
         Raises:
             Invalid: a key does not fit the schema, or the condition is not valid. Nothing was written. Or a region is
-                sealed, or the table was dropped.
+                sealed, the table was dropped, or it takes only change events.
             Fenced, Ambiguous, Contended, Unavailable, Corrupt: see `upsert`.
         """
-        self._check_writable()
+        self._check_takes_plain_writes()
         if (keys is None) == (where is None):
             raise Invalid(
                 "delete needs keys or a condition, and not both", remedy="Give one of keys and where", table=self.uri
@@ -226,8 +228,9 @@ class TableWrites(OpenTable):
                 `rows`, of which each is an upsert.
             keys: the primary key of the table, to check it.
             sequence_by: columns of the table whose highest value wins, in this order; equal values win by arrival. By
-                default those that the table remembers from an earlier call; without any, events win by arrival. A dict
-                gives for each column the path of its value in the event.
+                default those that the table remembers from an earlier call; without any, events win by arrival. Once a
+                table has them, it takes no other writes than change events. A dict gives for each column the path of
+                its value in the event.
             apply_as_deletes: an SQL condition over the fields of an event: the events that meet it are deletes.
             column_list: the columns that events change; others keep their values, and other fields are left out.
             except_column_list: columns that events don't change, and fields of events to leave out.
@@ -312,5 +315,9 @@ class TableWrites(OpenTable):
         Raises:
             Invalid: `pipeline_depth` is below 1.
         """
-        self._check_writable()
+        self._check_takes_plain_writes()
         return Writer(self._target, owner=self._owner, pipeline_depth=pipeline_depth, exclusive=exclusive)
+
+    def _check_takes_plain_writes(self) -> None:
+        self._check_writable()
+        check_takes_plain_writes({"table": self.uri}, ordered=self._sequence or self._context.ordered)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from lancelsm.errors import Contended
+from lancelsm.region import head as heads
 from lancelsm.region import producers
-from lancelsm.region.catalog import Region, check_not_stopped, check_writable
+from lancelsm.region.catalog import Region, check_not_stopped, check_takes_plain_writes, check_writable
 from lancelsm.region.head import Head
 from lancelsm.wal.claim import finish_claim
 from lancelsm.wal.entry import Draft
@@ -28,7 +29,8 @@ def append(region: Region, draft: Draft, *, owner: str, held: Head | None = None
 
     Raises:
         Fenced: another owner holds the region. The entry is not in the log and never will be.
-        Invalid: the region is sealed, or the table was dropped. Or another tool changed the base (`region.drift`).
+        Invalid: the region is sealed, or the table was dropped. Or another tool changed the base (`region.drift`). Or
+            the region takes only change events.
         Ambiguous: the entry may be in the log, at most once. The log was collected past it, or the store or the
             registry did not answer.
         Contended: other writers were faster until the retry budget was spent. The entry is not in the log.
@@ -84,12 +86,23 @@ def append_after(
                 again = draft if draft.next_position > head.next_position else None
                 head = draft
                 continue
+            if draft.ordered and not head.ordered:  # guard: region is marked before its first ordered event
+                again = _marked(region, head)
+                continue
+            if draft.rows and not draft.ordered:
+                check_takes_plain_writes(region.where, ordered=head.ordered or region.context.ordered)
             _check_room(region, draft, head)  # guard: new producer has room
             outcome = try_slot(region, draft, head, budget=budget, removes_note=removes_note or waiter.noted)
             if isinstance(outcome, Appended):
                 return outcome
             head, again = outcome, waiter.head_after_loss(outcome)
     raise contended(region, head.next_position)
+
+
+def _marked(region: Region, head: Head) -> Head:
+    """Mark the region as one with ordered events. Return the newest head."""
+    outcome = region.swap(heads.ordered(head))
+    return outcome if isinstance(outcome, Head) else region.head_after(outcome)
 
 
 def _check_room(region: Region, draft: Draft, head: Head) -> None:

@@ -110,6 +110,7 @@ def derived_head(
         compacted=manifests.live_numbers(manifest, above=merged),
         log_since=Since(first=manifest.replay_after + 1, at=now).text if any(one.rows for one in entries) else "",
         merge_since=Since(first=merged + 1, at=now).text if manifest.newest > merged else "",
+        ordered="1" if region.context.ordered else "",
     )
 
 

@@ -68,6 +68,7 @@ class Draft:
     applied_sequences: Mapping[str, str] = field(default_factory=dict)  # at most one producer and its sequence
     at: float | None = None
     fence: bool = False
+    ordered: bool = False  # the rows were compared with the sequences of those that they replace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,6 +126,7 @@ def draft(
     applied_sequences: Mapping[str, str] | None = None,
     at: float | None = None,
     sum_of_rows: Setsum | None = None,
+    ordered: bool = False,
 ) -> Draft:
     """Encode rows in stored form (see `record.normalize`) for an entry. Chunks are kept as they are, uncompressed.
 
@@ -132,6 +134,7 @@ def draft(
         applied_sequences: the producer that the rows came from, and their highest sequence in it.
         at: the current time in Unix seconds; needed for a producer, and a change stream can start at a time.
         sum_of_rows: `row_setsum(rows)`, if the caller knows it: the sum takes longer than all the rest.
+        ordered: the rows were compared with the sequences of those that they replace.
     """
     plain = rows.replace_schema_metadata(None)
     size = pa.MockOutputStream()
@@ -148,6 +151,7 @@ def draft(
         row_setsum=row_setsum(rows) if sum_of_rows is None else sum_of_rows,
         applied_sequences=dict(applied_sequences or {}),
         at=at,
+        ordered=ordered,
     )
 
 

@@ -18,7 +18,7 @@ from itertools import takewhile
 from lancelsm.common.layout import Epoch, Position
 from lancelsm.errors import Contended, Invalid, LsmError, Unavailable
 from lancelsm.region import head as heads
-from lancelsm.region.catalog import Region, check_not_stopped, check_writable
+from lancelsm.region.catalog import Region, check_not_stopped, check_takes_plain_writes, check_writable
 from lancelsm.region.head import Head, Summary
 from lancelsm.region.since import PAUSE_SECONDS
 from lancelsm.wal.claim import claim, claim_held
@@ -96,6 +96,7 @@ class Pipeline:
                 head = self._after_pause(self._head)
             self._keep(head)
             check_not_stopped(self._region, head)
+            check_takes_plain_writes(self._region.where, ordered=head.ordered or self._region.context.ordered)
             item = _InFlight(position=Position(head.next_position + len(self._in_flight)), epoch=head.epoch)
             self._in_flight.append(item)
             self._active += 1

@@ -281,7 +281,8 @@ class _Call:
         if not decided.rows.num_rows:
             return None
         applied = {} if source is None else {of_sources.producer(source): str(self._offsets[-1])}
-        return draft(decided.rows, applied_sequences=applied, at=region.context.clock.now())
+        is_ordered = bool(self._sequence)
+        return draft(decided.rows, applied_sequences=applied, at=region.context.clock.now(), ordered=is_ordered)
 
     def _newest(self, region: Region, given: pa.Table, floors: dict[RegionId, pa.Table]) -> NewestAtHead:
         """Return the newest rows of the given keys. `floors` gets the late floor of the view with these rows."""

@@ -96,7 +96,7 @@ def of_flattened(number: int, event: Any, selection: Selection) -> list[RowChang
     values = _record(message.value)
     operation = values.get(_OPERATION)
     if operation in ("t", "m"):
-        return _of_no_row(operation)
+        return _of_no_row(operation, selection)
     if operation not in (None, *_OPERATIONS):
         raise _unknown(operation, _OPERATION)
     row = {name: one for name, one in values.items() if name in selection.kinds or not name.startswith("__")}
@@ -118,7 +118,7 @@ def of_debezium(number: int, event: Any, selection: Selection) -> list[RowChange
     value = _record(message.value)
     operation = value.get("op")
     if operation in ("t", "m"):
-        return _of_no_row(operation)
+        return _of_no_row(operation, selection)
     if operation not in _OPERATIONS:
         raise _unknown(operation, "op")
     before, after = (_side(value, name, message, selection) for name in ("before", "after"))
@@ -174,12 +174,14 @@ def _unknown(operation: Any, field: str) -> Invalid:
     return Invalid(f"the event has the op {shown(operation)}", remedy=remedy, field=field)
 
 
-def _of_no_row(operation: str) -> list[RowChange]:
+def _of_no_row(operation: str, selection: Selection) -> list[RowChange]:
     if operation == "m":
         return []  # a message of pg_logical_emit_message, which is of no table
+    is_ordered = bool(selection.sequence)
+    how = "apply_changes(table.scan().to_arrow(), apply_as_deletes='true')" if is_ordered else "delete(where='true')"
     raise Refused(
         "the event empties the source table (op t), which is not supported",
-        remedy="Delete the rows with table.delete(where='true'), then apply the events after this one",
+        remedy=f"Delete the rows with table.{how}, then apply the events after this one",
         field="op",
     )
 

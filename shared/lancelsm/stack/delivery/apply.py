@@ -21,7 +21,7 @@ from lancelsm.common.committed import CommittedEntry
 from lancelsm.common.layout import region_id
 from lancelsm.errors import Invalid, LsmError, Unavailable
 from lancelsm.record.schema import conform
-from lancelsm.region.catalog import Region, regions
+from lancelsm.region.catalog import OnlyEvents, Region, regions
 from lancelsm.region.handle import TableHandle
 from lancelsm.region.head import Head, RegionState
 from lancelsm.stack.delivery.message import Message, decode, group_id, unpacked
@@ -308,7 +308,7 @@ class _RegionBatch:
             entry = writer.append_after(next_draft)
         except Invalid as error:
             head = region.head()
-            if head.status is not RegionState.SEALED:
+            if head.status is not RegionState.SEALED and not isinstance(error, OnlyEvents):
                 raise  # the rows are not the cause, but e.g. a head of a newer release or a store that denies access
             if not self._is_applied(batch[0], head):
                 self._quarantine(batch[0], batch[0].rows, error, head, whole=True)

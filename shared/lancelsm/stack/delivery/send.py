@@ -16,7 +16,7 @@ import pyarrow as pa
 from lancelsm.common.clock import Budget
 from lancelsm.common.layout import RegionId, region_id
 from lancelsm.errors import Invalid, LsmError, Unavailable, error_context
-from lancelsm.region.catalog import check_not_stopped, check_writable
+from lancelsm.region.catalog import check_not_stopped, check_takes_plain_writes, check_writable
 from lancelsm.region.handle import TableHandle, WriteTarget
 from lancelsm.routing.route import Routed, route
 from lancelsm.stack.delivery.message import BYTES_MAX, Message, dedup_id, encode, fits, group_id, split
@@ -94,12 +94,14 @@ def send(
 def _refusal(target: WriteTarget, part: Routed) -> LsmError | None:
     """Return why a region takes no rows now. A region that does not exist takes rows: the writer creates it."""
     try:
+        check_takes_plain_writes({"table": target.context.uri}, ordered=target.context.ordered)
         region = target.directory.find(part.values)
         head = None if region is None else region.find_head()
         if region is None or head is None:
             return None
         check_writable(region, head, owner=head.owner)
         check_not_stopped(region, head)
+        check_takes_plain_writes(region.where, ordered=head.ordered)
         if (stopped := stopped_refusal(region)) is not None:
             return stopped
         if head.pending_generations >= target.settings.pending_generations_stop:
