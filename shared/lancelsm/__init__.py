@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from lancelsm.common.committed import Committed
+    from lancelsm.dataset.versions import BaseVersion
     from lancelsm.errors import Ambiguous, Contended, Corrupt, Fenced, Invalid, LsmError, LsmWarning, Unavailable
     from lancelsm.namespace import Namespace, connect
     from lancelsm.read.result import Rows
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from lancelsm.wal.writer import Writer
 
 _HOMES = {
+    "dataset.versions": ("BaseVersion",),
     "errors": ("Ambiguous", "Contended", "Corrupt", "Fenced", "Invalid", "LsmError", "LsmWarning", "Unavailable"),
     "namespace": ("Namespace", "connect"),
     "read.transact.change_capture": ("Applied",),
@@ -45,6 +47,7 @@ _HOME = {name: module for module, names in _HOMES.items() for name in names}
 __all__ = [
     "Ambiguous",
     "Applied",
+    "BaseVersion",
     "Committed",
     "Contended",
     "Corrupt",

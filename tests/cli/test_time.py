@@ -53,6 +53,20 @@ def test_a_snapshot_is_created_read_refreshed_listed_and_dropped(run, as_json, o
     )
 
 
+def test_a_version_or_a_time_is_read(run, as_json, orders):
+    as_json("run", orders)
+    first = as_json("history", orders)["versions"][0]
+    write(as_json, orders, {"id": 4})
+    as_json("run", orders)
+
+    assert scanned_ids(run, orders, "--at", "1") == scanned_ids(run, orders, "--at", first["time"])
+    assert scanned_ids(run, orders) == [1, 2, 3, 4]
+    newest = as_json("history", orders)["versions"][-1]
+    assert as_json("scan", orders, "--at", newest["time"], "--count") == {"count": 4}
+    refused = run("scan", orders, "--at", "99", "--output", "json")
+    assert "lancelsm history" in refused.document["error"]["remedy"]
+
+
 def test_snapshots_are_also_printed_as_text(run, orders):
     assert "kept until" in run("snapshot", "create", orders, "--name", "monday").out
     run("snapshot", "create", orders, "--name", "brief", "--ttl", "0.01")

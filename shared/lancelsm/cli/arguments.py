@@ -14,5 +14,12 @@ Explain = Annotated[
     bool,
     typer.Option("--explain", help="Do the read, and print how it was done instead of its rows."),
 ]
-At = Annotated[str | None, typer.Option("--at", metavar="NAME", help="Read this snapshot; default the current state.")]
+At = Annotated[
+    str | None,
+    typer.Option(
+        "--at",
+        metavar="NAME|VERSION|TIME",
+        help="Read a snapshot, a version of the base, or its version at a time with a zone; default the current state.",
+    ),
+]
 Name = Annotated[str, typer.Option("--name", metavar="NAME", help="Up to 100 letters, digits, - and _.")]

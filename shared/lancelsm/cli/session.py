@@ -52,10 +52,11 @@ class Session:
     storage_options: Mapping[str, str] | None
 
     def open(self, uri: str, *, at: str | None = None) -> Table:
-        """Open a table, optionally at a snapshot. Raises the same errors as `lancelsm.open`."""
+        """Open a table, optionally at the state that a text names. Raises the same errors as `lancelsm.open`."""
         import lancelsm
+        from lancelsm.history.at import at_of_text
 
-        return lancelsm.open(uri, at=at, storage_options=self.storage_options)
+        return lancelsm.open(uri, at=None if at is None else at_of_text(at), storage_options=self.storage_options)
 
     def log(self, uri: str) -> LogWriter:
         """Open a table for writing only. Raises the same errors as `open_log`."""

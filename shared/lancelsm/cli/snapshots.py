@@ -124,9 +124,9 @@ def backup(
     """
     from lancelsm.backup import back_up
 
-    table = session.open(uri)
+    table = session.open(uri, at=at)
     with session.working(f"Backing up {uri}"):
-        copied = back_up(table if at is None else table.at(at), to, storage_options=session.storage_options)
+        copied = back_up(table, to, storage_options=session.storage_options)
     _show_copied(session, "Backed up", copied)
 
 

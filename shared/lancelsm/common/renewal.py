@@ -7,18 +7,20 @@ from __future__ import annotations
 
 import _thread
 from collections.abc import Callable
+from contextlib import suppress
 from queue import SimpleQueue
 
 
 class Renewal:
-    """Calls `step` every few seconds, until it returns False or `end` is called.
+    """Calls `step` every few seconds, until it returns False or the end is wanted; then calls `then`.
 
     The thread does not keep the process from ending.
     """
 
-    def __init__(self, step: Callable[[], bool], *, seconds: float) -> None:
+    def __init__(self, step: Callable[[], bool], *, seconds: float, then: Callable[[], None] = lambda: None) -> None:
         self._step = step
         self._seconds = seconds
+        self._then = then
         self._going = _thread.allocate_lock()  # held until the end
         self._going.acquire()
         self._ended: SimpleQueue[None] = SimpleQueue()
@@ -27,10 +29,14 @@ class Renewal:
     def start(self) -> None:
         self._thread = _thread.start_new_thread(self._run, ())
 
+    def stop(self) -> None:
+        """Stop soon. It waits for no lock, so a finaliser may call it."""
+        with suppress(RuntimeError):  # another call was first
+            self._going.release()
+
     def end(self) -> None:
         """Stop, and wait for a step that is running. May be called again after a KeyboardInterrupt."""
-        if self._going.locked():
-            self._going.release()
+        self.stop()
         if self._thread is not None:
             self._ended.get()
 
@@ -38,6 +44,7 @@ class Renewal:
         try:
             while not self._going.acquire(timeout=self._seconds) and self._step():
                 pass
+            self._then()
         finally:
             for _ in range(3):  # `end` may be called again
                 self._ended.put(None)

@@ -18,12 +18,13 @@ from lancelsm.dataset.base_table import BaseTable, VersionGone, open_base
 from lancelsm.dataset.tags import remove_tag, tag_version, tags
 from lancelsm.errors import Contended, Corrupt, Invalid, LsmError, Unavailable
 from lancelsm.history import pin_records, pins
+from lancelsm.history.at import check_not_at
 from lancelsm.history.pin_records import Pin, PinIdentity, RegionPin, pins_of
 from lancelsm.objects.open import open_store
 from lancelsm.read.view import RegionView, View, mismatch, region_view
 from lancelsm.region.catalog import Region, TableContext, regions, with_heads
 from lancelsm.region.compare_and_swap import load, newest
-from lancelsm.region.handle import TableHandle, check_base
+from lancelsm.region.handle import TableHandle, check_base, check_table
 from lancelsm.region.head import Head
 from lancelsm.region.lineage import read_lineage, tag_prefix_of
 from lancelsm.region.manifest import Manifest
@@ -45,14 +46,15 @@ def create_snapshot(handle: TableHandle, name: str, *, ttl_seconds: float | None
         The confirmed pin.
 
     Raises:
-        Invalid: the name is taken or not valid.
+        Invalid: the name is taken or not valid, or reads as a version or a time.
         Contended: collections kept overtaking the new snapshot. The snapshot does not exist.
         Corrupt: an object of the table is missing or damaged.
         Unavailable: a store or the registry did not answer. The snapshot may exist.
 
     After a crash at any line the snapshot either exists, or can't be opened and its records expire.
     """
-    record_needs, undo = partial(_record_needs, handle), partial(_undo, handle)
+    check_not_at(name)
+    record_needs, undo = partial(_record_needs, handle), partial(undo_snapshot, handle)
     return pins.create_pin(
         handle.context, "snapshot", name, record_needs=record_needs, undo=undo, ttl_seconds=ttl_seconds
     )
@@ -206,7 +208,7 @@ def view_at(handle: TableHandle, version: int, needed: Mapping[RegionId, RegionP
     """
     context = handle.context
     base = open_base(uri=context.uri, version=version, storage_options=handle.storage_options)
-    check_base(base, handle.config)
+    check_table(base, handle.config)
     named = {region.id: region for region in regions(context)}
     if lost := sorted(needed.keys() - named.keys()):
         raise Corrupt("the catalog has lost a region", table=context.uri, region=lost[0])
@@ -338,7 +340,8 @@ def _needs(head: Head, manifest: Manifest, base: BaseTable) -> RegionPin:
     )
 
 
-def _undo(handle: TableHandle, pin: Pin) -> None:
+def undo_snapshot(handle: TableHandle, pin: Pin) -> None:
+    """Remove the records and the tag of a pin that is not confirmed; raises the same errors as `forget_snapshot`."""
     if pins.abandon(handle.context, pin):
         _remove_tag(handle, pin)
 

@@ -31,7 +31,7 @@ from lancelsm.registry.open import open_registry
 from lancelsm.routing.spec import RegionSpec
 
 if TYPE_CHECKING:
-    from lancelsm.dataset.base_table import BaseTable
+    from lancelsm.dataset.base_table import BaseFacts, BaseTable
 
 DEFAULT_OWNER = "default"
 _THREADS = 16
@@ -217,19 +217,9 @@ def open_configured(
 def check_base(base: BaseTable, config: Config) -> None:
     """Check that the base records the same facts as the configuration.
 
-    Raises:
-        Invalid: a newer release wrote the base, or its sums are SHA3-256.
-        Corrupt: another tool has overwritten the base, or the configuration differs from the facts in the base.
+    Raises: the same errors as `check_table`, and `Corrupt` if the configuration differs from the facts in the base.
     """
-    facts = base.facts
-    if facts is None or facts.table != config.table:
-        raise Overwritten(
-            "the base does not belong to this table: another tool has overwritten it",
-            remedy="Restore the base to its last version that has the id of the table",
-            table=base.uri,
-            version=base.version,
-        )
-    check_format(facts.format, newest=configs.FORMAT, what="table", table=base.uri)
+    facts = check_table(base, config)
     expected = {"registry": config.registry, "owner": config.owner}
     if config.regions is not None:  # an adopted table gets its spec in the base before the configuration
         expected["regions"] = configs.regions_text(config.regions)
@@ -242,6 +232,27 @@ def check_base(base: BaseTable, config: Config) -> None:
                 field=name,
                 object=CONFIG,
             )
+
+
+def check_table(base: BaseTable, config: Config) -> BaseFacts:
+    """Check that a version of the base belongs to the table of a configuration, and return its facts.
+
+    An older version may record another region spec than the configuration.
+
+    Raises:
+        Invalid: a newer release wrote the base, or its sums are SHA3-256.
+        Corrupt: another tool has overwritten the base.
+    """
+    facts = base.facts
+    if facts is None or facts.table != config.table:
+        raise Overwritten(
+            "the base does not belong to this table: another tool has overwritten it",
+            remedy="Restore the base to its last version that has the id of the table",
+            table=base.uri,
+            version=base.version,
+        )
+    check_format(facts.format, newest=configs.FORMAT, what="table", table=base.uri)
+    return facts
 
 
 def canonical(uri: str | Path) -> str:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from lancelsm.common.checked import checked
+from lancelsm.history.at import At
 from lancelsm.read.problems import warn_of_problems
 from lancelsm.region.handle import DEFAULT_OWNER, Ports, open_with_base
 from lancelsm.table.administration import TableAdministration
@@ -19,13 +20,13 @@ from lancelsm.table.writes import TableWrites
 class Table(TableWrites, TableReads, TableMaintenance, TableHistory, TableAdministration):
     """A table of rows with a primary key. Thread-safe.
 
-    `lancelsm.create` and `lancelsm.open` return it. A table that is open at a snapshot always reads the rows of the
-    snapshot and refuses writes.
+    `lancelsm.create` and `lancelsm.open` return it. A table that is open at a snapshot or a version always reads the
+    rows of that state and refuses writes.
     """
 
     def __repr__(self) -> str:
         key, regions = ", ".join(self._schema.primary_key), self.config.regions
-        at = "" if self._at is None else f", at={self._at.name!r}"
+        at = "" if self._at is None else f", at={self.at_version or self._at.name!r}"
         return f"<lancelsm.Table {self.uri!r}, primary_key={key!r}, regions={regions and regions.describe()!r}{at}>"
 
 
@@ -92,20 +93,21 @@ def open(  # noqa: A001 - read as lancelsm.open
     settings: Mapping[str, object] | None = None,
     storage_options: Mapping[str, str] | None = None,
     owner: str | None = None,
-    at: str | None = None,
+    at: At | None = None,
     ports: Ports | None = None,
 ) -> Table:
     """Open a table at a path or URL.
 
     Args:
-        at: the name of a snapshot; the table is then read-only and shows the rows of the snapshot.
+        at: the name of a snapshot, a version of the base, or a time such as `2026-11-01T00:00:00Z`; see `Table.at`. The
+            table is then read-only and always shows the same rows.
         settings: values by name for this object only; they override the environment and the table's own settings.
         storage_options: options of the object store, as Lance takes them.
         owner: an owner name for this writer alone; it claims each region at its first write. By default the name that
             ordinary writers of the table share.
 
     Raises:
-        Invalid: there is no table at this location, a newer release created it, or snapshot not found or expired.
+        Invalid: there is no table at this location, a newer release created it, or see `Table.at`.
         Corrupt: the table's configuration is unreadable or contradicts the base.
         Unavailable: a store or the registry did not answer.
 

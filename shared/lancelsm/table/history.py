@@ -1,10 +1,10 @@
-"""The methods of a table that keep and read its past: snapshots, the change stream and its cursors."""
+"""The methods of a table that keep and read its past: versions, snapshots, the change stream and its cursors."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from lancelsm.common.checked import checked
 from lancelsm.common.duration import time_to_live
@@ -21,9 +21,30 @@ from lancelsm.history.snapshot import (
 )
 from lancelsm.table.open_table import OpenTable
 
+if TYPE_CHECKING:  # it loads Lance
+    from lancelsm.dataset.versions import BaseVersion
+
 
 class TableHistory(OpenTable):
-    """Snapshots, the change stream, and its cursors."""
+    """Versions, snapshots, the change stream, and its cursors."""
+
+    @checked
+    def history(self, *, limit: int = 20) -> list[BaseVersion]:
+        """List the newest versions of the base, oldest first: commit time, Lance's operation, rows, what was merged.
+
+        Args:
+            limit: how many versions; each costs a few reads.
+
+        Raises:
+            Invalid: `limit` is below 1.
+            Corrupt, Unavailable: a version can't be read.
+        """
+        from lancelsm.dataset.versions import base_versions  # noqa: PLC0415 - Lance is slow
+
+        with error_context(table=self.uri):
+            if limit < 1:
+                raise Invalid(f"the limit is {limit}", remedy="Give 1 or more", field="limit")
+            return base_versions(uri=self.uri, newest=limit, storage_options=self._handle.storage_options)
 
     @checked
     def snapshot(self, name: str, ttl: str | float | None = None) -> Pin:
@@ -37,7 +58,7 @@ class TableHistory(OpenTable):
                 the setting `snapshot_ttl_seconds`.
 
         Raises:
-            Invalid: the name is taken or not valid.
+            Invalid: the name is taken or not valid, or reads as a version or a time.
             Contended: collections overtook the snapshot several times; it does not exist.
             Corrupt: an object that the snapshot needs is missing or damaged.
             Unavailable: a store or the registry did not answer; the snapshot may exist.

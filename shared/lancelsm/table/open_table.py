@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import weakref
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cached_property
@@ -16,8 +17,10 @@ from lancelsm.common.committed import Committed
 from lancelsm.common.settings import Settings
 from lancelsm.common.trace import NO_TRACE, Trace
 from lancelsm.errors import Corrupt, Invalid, error_context
+from lancelsm.history.at import At, AtSnapshot, find_version, read_at
 from lancelsm.history.pin_records import Pin
 from lancelsm.history.snapshot import check_readable, find_snapshot, snapshot_errors, snapshot_view
+from lancelsm.history.version_hold import VersionHold, hold_version
 from lancelsm.read.counted_ports import counted
 from lancelsm.read.explain import ReadTrace
 from lancelsm.read.freshness import Consistency, read_staleness
@@ -49,6 +52,7 @@ class OpenTable:
         self._handle = handle
         self._owner = owner or handle.config.owner
         self._at = at
+        self._hold: VersionHold | None = None
         self._lock = threading.Lock()
         self._in_function = threading.local()  # the function of a transaction runs in this thread
         self._sequence: tuple[str, ...] = ()
@@ -70,6 +74,11 @@ class OpenTable:
     def at_snapshot(self) -> str | None:
         """The name of the snapshot that the table is open at; None if the table is open at its current state."""
         return None if self._at is None else self._at.name
+
+    @property
+    def at_version(self) -> int | None:
+        """The version of the base that the table is open at; None if it is open at a snapshot or its current state."""
+        return None if self._hold is None else self._hold.pin.base_version
 
     @property
     def config(self) -> Config:
@@ -95,11 +104,45 @@ class OpenTable:
         return resolve_region(regions(self._context), identity, table=self.uri)
 
     @checked
-    def at(self, name: str) -> Self:
-        """Return the table at a snapshot. Raise `Invalid` if the snapshot is not found or has expired."""
-        pin = find_snapshot(self._context, name)
-        check_readable(self._context, pin)
-        return type(self)(self._handle, owner=self._owner, at=pin)
+    def at(self, at: At) -> Self:
+        """Return the table at a snapshot, at a version of the base, or at a time. It is read-only.
+
+        A version has the rows of the base alone: rows that were not merged yet at its commit are absent. A snapshot
+        keeps it from being collected until `close`, until the returned object is freed, or until its process ends.
+
+        Args:
+            at: an integer is a version, see `history`. Text with `T` and a zone, such as `2026-11-01T00:00:00Z`, is a
+                time: it means the newest version that was committed until then. Other text is a snapshot's name.
+
+        Raises:
+            Invalid: the snapshot is not found or has expired; the version was collected or does not exist yet, or is
+                not of this table; or the version of that time is not known.
+            Contended: collections kept overtaking the call. Retry.
+            Corrupt: the base or a record of the registry is damaged.
+            Unavailable: a store or the registry did not answer.
+        """
+        with error_context(table=self.uri):
+            wanted = read_at(at)
+            if isinstance(wanted, AtSnapshot):
+                pin = find_snapshot(self._context, wanted.name)
+                check_readable(self._context, pin)
+                return type(self)(self._handle, owner=self._owner, at=pin)
+            hold = hold_version(self._handle, find_version(self._handle, wanted))
+            table = type(self)(self._handle, owner=self._owner, at=hold.pin)
+            table._hold = hold
+            weakref.finalize(table, hold.let_go).atexit = False  # at the end of the process it is closed
+            return table
+
+    def close(self) -> None:
+        """Release the version that the table is open at; later reads raise `Invalid`. Else do nothing. Idempotent."""
+        if self._hold is not None:
+            self._hold.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
 
     # Private
 
@@ -128,9 +171,10 @@ class OpenTable:
 
     def _check_writable(self) -> None:
         if self._at is not None:
+            version = self.at_version
             raise Invalid(
-                "the table is open at a snapshot",
-                remedy="Open the table without a snapshot for this call",
+                "the table is open at " + ("a snapshot" if version is None else f"version {version} of its base"),
+                remedy="Open the table without `at` for this call",
                 table=self.uri,
                 snapshot=self._at.name,
             )

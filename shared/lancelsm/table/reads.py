@@ -10,6 +10,7 @@ import pyarrow as pa
 from lancelsm.common.checked import checked
 from lancelsm.dataset.lance_readers import LanceSnapshot
 from lancelsm.errors import Invalid, error_context
+from lancelsm.history.at import At
 from lancelsm.history.pin_records import Pin
 from lancelsm.history.snapshot import snapshot_errors
 from lancelsm.read import reader
@@ -193,7 +194,7 @@ class TableReads(OpenTable):
         nprobes: int | None = None,
         refine_factor: int | None = None,
         rerank: Literal["rrf"] | Callable[[pa.Table, pa.Table], pa.Table] = "rrf",
-        at: str | None = None,
+        at: At | None = None,
         consistency: Consistency = "strong",
         max_staleness: float | None = None,
     ) -> Rows:
@@ -223,7 +224,7 @@ class TableReads(OpenTable):
                 as the kind of the index needs.
             rerank: for both: `rrf`, reciprocal-rank fusion; or a function of the two results, each with its score,
                 that returns a table with the returned columns, best row first.
-            at: the name of a snapshot to search.
+            at: the snapshot, version or time to search, see `Table.at`.
             consistency, max_staleness: see `scan`.
 
         Returns:
