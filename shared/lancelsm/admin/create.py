@@ -19,7 +19,7 @@ import pyarrow as pa
 from lancelsm.admin.create_indexes import build_indexes, read_indexes
 from lancelsm.admin.foreign import first_foreign, not_free
 from lancelsm.common import settings as setting
-from lancelsm.common.layout import CLONE, CONFIG, DROPPING, OWN_DIRECTORIES, RESTORED, TableId, table_id
+from lancelsm.common.layout import CLONE, CONFIG, COPIED, DROPPING, OWN_DIRECTORIES, RESTORED, TableId, table_id
 from lancelsm.common.setsum import Setsum
 from lancelsm.dataset.base_reads import scan_base
 from lancelsm.dataset.base_table import BaseFacts, BaseTable, Sharding, create_base, ensure_mem_wal, find_base
@@ -45,7 +45,7 @@ from lancelsm.routing.transforms import Transform
 from lancelsm.wal.claim import create_region
 
 # Names of copies by marker file. The marker file is the first object of a copy.
-_COPIES = {CLONE: "clone", RESTORED: "restored table"}
+_COPIES = {CLONE: "clone", RESTORED: "restored table", COPIED: "copied table"}
 
 
 def create_table(
@@ -150,7 +150,7 @@ def begin_copy(
     """Write the marker file of a copy before its other objects. Nothing else may be at the location.
 
     Args:
-        marker: `common.layout.CLONE` or `common.layout.RESTORED`.
+        marker: `common.layout.CLONE`, `RESTORED` or `COPIED`.
         wanted: the content: the copy's `table` and `registry`, and its source.
 
     Returns:

@@ -27,6 +27,7 @@ from lancelsm.common.clock import Budget
 from lancelsm.common.layout import (
     CLONE,
     CONFIG,
+    COPIED,
     DROPPING,
     LOCK,
     PRIVATE,
@@ -62,6 +63,7 @@ _NOT_COPIED = (
     f"{PRIVATE}/tmp/",
     DROPPING,
     RESTORED,
+    COPIED,
     CONFIG,
     "_refs/tags/lancelsm.",
 )

@@ -48,6 +48,7 @@ LOCK = f"{PRIVATE}/lock"
 STATEMENTS = f"{PRIVATE}/files/"  # prefix of the statements of files of the base, and of deleted keys
 CLONE = f"{PRIVATE}/clone.json"  # marker file: the lineage of a clone
 RESTORED = f"{PRIVATE}/restored.json"  # marker file: the backup from which a table was restored
+COPIED = f"{PRIVATE}/copied.json"  # marker file: the table from which a table was copied
 DROPPING = f"{PRIVATE}/dropping.json"  # marker file: the table is being dropped
 KEY_INDEX = "_pk_index"  # directory of a generation
 KEY_INDEX_FILES = (f"{KEY_INDEX}/page_data.lance", f"{KEY_INDEX}/page_lookup.lance")

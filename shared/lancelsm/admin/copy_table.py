@@ -1,0 +1,175 @@
+"""Copy the rows of a table to a new one, which may have another primary key, region spec or sequence.
+
+The new table has an id, registry records and regions of its own. Its base has all rows in version 1. It has no indexes,
+no change history, no snapshots and no cursors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow as pa
+
+from lancelsm.admin.clone import Copied, facts_of
+from lancelsm.admin.create import begin_copy, check_free, ensure_base, register_table
+from lancelsm.common.checked import checked
+from lancelsm.common.layout import COPIED, TableId, table_id
+from lancelsm.common.setsum import Setsum
+from lancelsm.dataset.base_reads import scan_base
+from lancelsm.dataset.statement import check_stated, files_of
+from lancelsm.errors import Corrupt, error_context
+from lancelsm.history.at import At
+from lancelsm.history.snapshot import holding_snapshot, snapshot_errors, snapshot_view
+from lancelsm.history.version_hold import held_pin
+from lancelsm.read import reader
+from lancelsm.read.new_key import check_new_key
+from lancelsm.read.transact.change_decision import check_sequence
+from lancelsm.read.view import View
+from lancelsm.record.key import check_primary_key
+from lancelsm.record.rowsum import row_setsum
+from lancelsm.record.schema import TableSchema, declare_primary_key, numbered
+from lancelsm.region import config as configs
+from lancelsm.region.handle import Ports, TableHandle, canonical, open_table
+from lancelsm.registry.open import default_registry
+from lancelsm.routing.spec import RegionSpec, parse_regions
+
+_TTL_SECONDS = 3600.0  # of the snapshot that is read; it is refreshed meanwhile
+
+
+@checked
+def copy_table(
+    src: str | Path,
+    dst: str | Path,
+    *,
+    primary_key: str | Sequence[str] | None = None,
+    regions: str | None = None,
+    sequence_by: str | Sequence[str] | None = None,
+    at: At | None = None,
+    registry: str | None = None,
+    storage_options: Mapping[str, str] | None = None,
+    ports: Ports | None = None,
+) -> Copied:
+    """Copy the live rows of a table to a new table. This is the way to another primary key.
+
+    Rows are streamed: memory holds some batches, and at most four million keys while duplicates are looked for. Rows
+    that are written to the source after the copy has begun are not part of it. Settings are copied, indexes are not.
+
+    Args:
+        src: the location of a table.
+        dst: a path or URL where nothing is.
+        primary_key: the key columns of the new table; by default those of the source.
+        regions: the region spec of the new table, see `create`; by default that of the source if the key is the same,
+            else one region.
+        sequence_by: the columns that order change events of the new table; by default those of the source.
+        at: copy the rows of a snapshot, a version or a time, see `open`; by default the rows as of now.
+        registry: the registry of the new table; by default as in `create`.
+        storage_options: options of the object stores, as Lance takes them.
+
+    Returns:
+        The location of the new table, the number of its rows, and the location of the source.
+
+    Raises:
+        Invalid: there is no table at `src`; an argument is not valid; rows have the same new key, or null in it (the
+            error has examples); or something else exists at `dst`. Nothing was written.
+        Corrupt: an object of the source is missing or damaged, or the copied rows read back differently.
+        Contended, Unavailable: copy again.
+
+    A crash at any line leaves no table at `dst`. The same call continues if the rows of the source are still the same,
+    else it is `Invalid`, with the remedy to drop what is there.
+    """
+    ports, location = ports or Ports(), canonical(dst)
+    source = open_table(src, storage_options=storage_options, ports=ports)
+    store = ports.store(location, storage_options)
+    with _source_view(source, at) as view, error_context(table=source.context.uri):
+        schema, spec = _wanted(source, view, primary_key, regions)
+        config = replace(
+            source.config,
+            registry=registry or default_registry(location),
+            schema=schema,
+            schema_version=1,
+            regions=spec,
+            sequence_by=_sequence(source, schema, sequence_by),
+        )
+        check_free(store, uri=location, marker=COPIED)
+        check_stated(view.base, source.context.objects, files_of(view.base))
+        if set(schema.primary_key) != set(source.config.schema.primary_key):
+            check_new_key(view, schema.primary_key, uri=source.context.uri)
+        marker = {
+            "table": table_id(ports.ids.nonce()),
+            "registry": config.registry,
+            "source": source.context.uri,
+            "primary_key": ",".join(schema.primary_key),
+        }
+        recorded = begin_copy(store, COPIED, marker, uri=location, storage_options=storage_options)
+        config = replace(config, table=TableId(recorded["table"]))
+        written = _Counted(schema.columns)
+        base = ensure_base(
+            store,
+            location,
+            schema,
+            facts_of(config),
+            spec,
+            rows=written.through(reader.scan(view, uri=source.context.uri)),
+            marker=COPIED,
+            storage_options=storage_options,
+        )
+    read = _Counted(schema.columns)
+    for _ in read.through(scan_base(base, columns=schema.names)):
+        pass
+    if base.schema != schema or (read.rows, read.setsum) != (written.rows, written.setsum):
+        raise Corrupt(
+            f"the {read.rows} copied rows are not the {written.rows} that were read",
+            remedy=f"Remove the incomplete table with lancelsm drop {location}, then copy again",
+            table=location,
+        )
+    register_table(config, store, location, storage_options=storage_options, ports=ports)
+    configs.create(store, config, uri=location)
+    return Copied(uri=location, rows=read.rows, source=source.context.uri)
+
+
+@contextmanager
+def _source_view(source: TableHandle, at: At | None) -> Iterator[View]:
+    """Hold what is read from being collected, and yield its view."""
+    name = f"copy-{source.context.ids.nonce()[:12]}"
+    holding = holding_snapshot(source, name, ttl_seconds=_TTL_SECONDS) if at is None else held_pin(source, at)
+    with holding as pin, snapshot_errors(source.context, pin):
+        yield snapshot_view(source, pin)
+
+
+def _wanted(
+    source: TableHandle, view: View, primary_key: str | Sequence[str] | None, regions: str | None
+) -> tuple[TableSchema, RegionSpec]:
+    """Return the schema and the region spec of the new table. Raises `Invalid`."""
+    old = source.config.schema.primary_key
+    key = old if primary_key is None else (primary_key,) if isinstance(primary_key, str) else tuple(primary_key)
+    plain = pa.schema([field.remove_metadata() for field in view.base.schema.columns])
+    check_primary_key(TableSchema(columns=plain, primary_key=key))
+    schema = TableSchema(columns=numbered(declare_primary_key(plain, key)), primary_key=key)
+    kept = source.config.regions.describe() if source.config.regions is not None and key == old else None
+    return schema, parse_regions(regions or kept, schema=schema)
+
+
+def _sequence(source: TableHandle, schema: TableSchema, names: str | Sequence[str] | None) -> tuple[str, ...]:
+    if names is None:
+        return configs.newest_sequence(source.context.objects, source.config, uri=source.context.uri)
+    wanted = (names,) if isinstance(names, str) else tuple(names)
+    check_sequence(schema, wanted)
+    return wanted
+
+
+class _Counted:
+    """Count and setsum of the rows that pass through."""
+
+    def __init__(self, schema: pa.Schema) -> None:
+        self._schema = schema
+        self.rows = 0
+        self.setsum = Setsum.ZERO
+
+    def through(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            self.rows += batch.num_rows
+            self.setsum += row_setsum(batch, schema=self._schema)
+            yield batch
