@@ -374,7 +374,7 @@ def test_the_shared_options_may_stand_anywhere(orders: Path, run: Run, index: in
 def test_storage_options_reach_the_store(orders: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     received: list[object] = []
     monkeypatch.setattr(
-        "lancelsm.region.handle.open_table", lambda uri, *, storage_options: received.append(storage_options)
+        "lancelsm.region.handle.open_table", lambda uri, *, storage_options, **_: received.append(storage_options)
     )
 
     run("--storage-option", "region=x", "flush", orders, "--storage-option", "key=a=b")

@@ -1,6 +1,7 @@
 """The command line: `lancelsm COMMAND ...`.
 
-A command prints its result on stdout: as text, or with `--output json` as one JSON document or one JSON object per row.
+A command prints its result on stdout: as text, or with `--output json` as one JSON document or one JSON object per row,
+or with `--output csv` as CSV: rows, the first list of the document, or the document as one row.
 Logs, warnings and progress go to stderr. Exit codes:
 
     0    success                   5    Ambiguous: it may or may not have happened

@@ -23,14 +23,13 @@ from lancelsm.cli import (
     snapshots,
     tables,
 )
-from lancelsm.cli.session import OutputOption, StorageOptions, remember
+from lancelsm.cli.session import OutputOption, ProfileOption, StorageOptions, remember
 
 app = typer.Typer(
     help="A log-structured merge tree in front of Lance tables: durable upserts in, consistent reads out.",
     epilog="Exit codes: 0 success, 1 invalid, 2 usage, 3 contended or fenced, 4 corrupt, 5 ambiguous, 6 unavailable, "
     "130 interrupted, 141 stdout closed. LANCELSM_TRACEBACK=1 prints the traceback of an error.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
@@ -49,11 +48,12 @@ def _options(
     context: typer.Context,
     output: OutputOption = None,
     storage_option: StorageOptions = None,
+    profile: ProfileOption = None,
     _version: Annotated[
         bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
     ] = False,
 ) -> None:
-    remember(context, output, storage_option)
+    remember(context, output, storage_option, profile)
 
 
 for module in (
@@ -78,7 +78,7 @@ for name, group, summary in (
     ("index", indexes.group, "Create, list and drop indexes of a table."),
     ("region", regions.group, "List, claim, seal and adopt regions."),
     ("registry", regions.registry, "Repair the registry."),
-    ("config", tables.config, "Change a table's settings."),
+    ("config", tables.config, "Show and change a table's settings."),
     ("snapshot", snapshots.group, "Create, list, refresh, clone and drop snapshots of a table."),
     ("cursor", changes.group, "List, set and drop cursors: named positions in the change stream."),
 ):

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from lancelsm.cli.arguments import Name, Region, Uri
+from lancelsm.cli.profile import Output
 from lancelsm.cli.session import Session, command
 
 if TYPE_CHECKING:
@@ -203,10 +204,13 @@ def _shown(change: Change) -> pa.Table:
 
 
 def _print(session: Session, rows: pa.Table, *, header_printed: bool) -> None:
-    from lancelsm.cli.output import print_lines, tabbed
+    from lancelsm.cli.output import print_csv, print_lines, tabbed
     from lancelsm.record.json_lines import json_lines, json_objects
 
     lines: Iterable[str]
+    if session.output is Output.CSV:
+        print_csv(rows.schema, rows.to_batches(), header=not header_printed)
+        return
     if not header_printed:
         print_lines(iter(["\t".join(rows.column_names)]))
     for batch in rows.to_batches():

@@ -1,15 +1,22 @@
-"""Print rows on stdout: a table on a terminal, tab-separated values in a pipe, or JSON lines."""
+"""Print rows on stdout: a table on a terminal, tab-separated values in a pipe, CSV, or JSON lines."""
 
 from __future__ import annotations
 
+import csv
+import io
 import sys
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any
 
+from lancelsm.cli.profile import Output
 from lancelsm.cli.session import Session, console
 from lancelsm.cli.text import listing, one_line, plain
 from lancelsm.read.result import Rows
+from lancelsm.record.export import csv_parts
 from lancelsm.record.json_lines import json_lines, json_objects
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 ROWS_ON_A_TERMINAL = 50
 
@@ -23,7 +30,9 @@ def show_rows(session: Session, rows: Rows, *, capped: bool) -> None:
     if session.json:
         for batch in rows:
             print_lines(json_lines(batch))
-    elif sys.stdout.isatty():
+    elif session.output is Output.CSV:
+        print_csv(rows.schema, rows)
+    elif session.output is Output.TABLE or sys.stdout.isatty():
         _show_table(rows, limit=ROWS_ON_A_TERMINAL if capped else None)
     else:
         print_lines(iter(["\t".join(rows.schema.names)]))
@@ -42,6 +51,30 @@ def _show_table(rows: Rows, *, limit: int | None) -> None:
     console().print(listing(shown, columns=rows.schema.names, absent="null"))
     hidden = total - len(shown)
     print(f"{total:,} rows" + (f", {hidden:,} of them not shown: use --limit, --to, or a pipe" if hidden else ""))
+
+
+def print_csv(schema: pa.Schema, batches: Iterable[pa.RecordBatch], *, header: bool = True) -> None:
+    """Print rows as CSV, in the form that `write` reads."""
+    for part in csv_parts(schema, batches, header=header):
+        sys.stdout.write(part)
+
+
+def document_csv(document: object) -> str:
+    """Return the records of a document as CSV: its first list of records, else the document itself. Null is empty."""
+    records: Any = document if isinstance(document, list) else [] if document is None else [document]
+    if isinstance(document, dict):
+        lists = [value for value in document.values() if isinstance(value, list | tuple)]
+        filled = [found for found in lists if found and all(isinstance(one, dict) for one in found)]
+        if filled or lists in ([[]], [()]):
+            records = filled[0] if filled else []
+    rows = [one if isinstance(one, dict) else {"value": one} for one in records]
+    text = io.StringIO()
+    columns = list(dict.fromkeys(name for row in rows for name in row))
+    if columns:
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerow(columns)
+        writer.writerows([None if row.get(name) is None else plain(row[name]) for name in columns] for row in rows)
+    return text.getvalue()
 
 
 def print_lines(lines: Iterator[str]) -> None:

@@ -166,8 +166,8 @@ def _help(error: Any) -> str:
 
 
 def _wants_json(arguments: Sequence[str]) -> bool:
-    """Return whether `--output json` is among the arguments, even if other arguments are wrong."""
-    output = ""
+    """Return whether JSON is the output, even if arguments are wrong: by `--output`, LANCELSM_OUTPUT or the profile."""
+    output = profile = ""
     for name, value in zip_longest(arguments, arguments[1:], fillvalue=""):
         if name == "--":
             break
@@ -175,7 +175,18 @@ def _wants_json(arguments: Sequence[str]) -> bool:
             output = value
         elif name.startswith("--output="):
             output = name.removeprefix("--output=")
-    return output == "json"
+        elif name == "--profile":
+            profile = value
+        elif name.startswith("--profile="):
+            profile = name.removeprefix("--profile=")
+    if output := output or os.environ.get("LANCELSM_OUTPUT", ""):
+        return output == "json"
+    from lancelsm.cli.profile import Output, load_profile
+
+    try:
+        return load_profile(profile or None).output is Output.JSON
+    except Exception:  # noqa: BLE001 - this is the error that is reported, as text
+        return False
 
 
 @contextmanager

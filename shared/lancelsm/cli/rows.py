@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from lancelsm.cli.arguments import At, Explain, Uri
 from lancelsm.cli.hidden_modules import without_numpy
+from lancelsm.cli.profile import Output
 from lancelsm.cli.session import Session, command, names, pairs
 from lancelsm.errors import error_context
 
@@ -16,6 +18,7 @@ if TYPE_CHECKING:
 
     from lancelsm.common.committed import Committed
 
+STDOUT = "-"
 commands = typer.Typer()
 _SQL = "text in 'quotes', special column names in `backticks`"
 _Key = Annotated[
@@ -142,7 +145,12 @@ def scan(  # noqa: PLR0917 - one for each option
     limit: Annotated[int | None, typer.Option(min=0, metavar="N", help="At most N rows.")] = None,
     count: Annotated[bool, typer.Option("--count", help="Only count the rows.")] = False,
     to: Annotated[
-        str | None, typer.Option(metavar="FILE", help="Write to a file; the suffix is .parquet .csv .ndjson or .arrow.")
+        str | None,
+        typer.Option(
+            metavar="FILE",
+            help="Write to a file; the suffix is .parquet .csv .ndjson or .arrow. - is stdout: CSV, or JSON lines "
+            "with --output json.",
+        ),
     ] = None,
     at: At = None,
     explain: Explain = False,
@@ -178,6 +186,10 @@ def scan(  # noqa: PLR0917 - one for each option
     rows = table.scan(columns=names(columns), where=where, limit=limit)
     if to is None:
         show_rows(session, rows, capped=limit is None)
+        return
+    if to == STDOUT:
+        whole = session if session.json else replace(session, output=Output.CSV)
+        show_rows(whole, rows, capped=False)
         return
     with session.working(f"Writing {to}"):
         written = write_file(to, rows.schema, rows)

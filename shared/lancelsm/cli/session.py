@@ -9,10 +9,11 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+from lancelsm.cli.profile import Output, load_profile
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -28,16 +29,15 @@ _MARKUP = re.compile(r"\[(?=[a-z#/@])")  # rich would take it for a tag and drop
 _WIDE = 1 << 15  # the width without a terminal, so that nothing wraps
 
 
-class Output(StrEnum):
-    TEXT = "text"
-    JSON = "json"
-
-
 OutputOption = Annotated[
     Output | None,
-    typer.Option("--output", help="Text, or one JSON document (one per row for commands that print rows).",
-                 show_default="text"),
+    typer.Option("--output", help="Text (rows are separated by tabs in a pipe), always a table, CSV, or one JSON "
+                 "document (one per row for commands that print rows); also LANCELSM_OUTPUT.", show_default="text"),
 ]  # fmt: skip
+ProfileOption = Annotated[
+    str | None,
+    typer.Option("--profile", metavar="NAME", help="Values of the configuration file; also LANCELSM_PROFILE."),
+]
 StorageOptions = Annotated[
     list[str] | None,
     typer.Option("--storage-option", metavar="KEY=VALUE", help="An object store option of Lance; repeatable."),
@@ -48,32 +48,43 @@ StorageOptions = Annotated[
 class Session:
     """One run of one command."""
 
-    json: bool
+    output: Output
     storage_options: Mapping[str, str] | None
+    settings: Mapping[str, object] | None = None
+
+    @property
+    def json(self) -> bool:
+        return self.output is Output.JSON
 
     def open(self, uri: str, *, at: str | None = None) -> Table:
         """Open a table, optionally at the state that a text names. Raises the same errors as `lancelsm.open`."""
         import lancelsm
         from lancelsm.history.at import at_of_text
 
-        return lancelsm.open(uri, at=None if at is None else at_of_text(at), storage_options=self.storage_options)
+        chosen = None if at is None else at_of_text(at)
+        return lancelsm.open(uri, at=chosen, settings=self.settings, storage_options=self.storage_options)
 
     def log(self, uri: str) -> LogWriter:
         """Open a table for writing only. Raises the same errors as `open_log`."""
         from lancelsm.wal.log_writer import open_log
 
-        return open_log(uri, storage_options=self.storage_options)
+        return open_log(uri, settings=self.settings, storage_options=self.storage_options)
 
     def handle(self, uri: str) -> TableHandle:
         """Open a table's handle, for commands that read or write no rows. Raises the same errors as `lancelsm.open`."""
         from lancelsm.region.handle import open_table
 
-        return open_table(uri, storage_options=self.storage_options)
+        return open_table(uri, settings=self.settings, storage_options=self.storage_options)
 
     def show(self, document: object, text: Callable[[], RenderableType | str]) -> None:
-        """Print a result: the document as JSON, or else the result of `text`."""
+        """Print a result: the document as JSON or CSV, or else the result of `text`."""
         if self.json:
             print(json.dumps(document, ensure_ascii=False))
+            return
+        if self.output is Output.CSV:
+            from lancelsm.cli.output import document_csv
+
+            print(document_csv(document), end="")
             return
         shown = text()
         if isinstance(shown, str):
@@ -119,11 +130,29 @@ def names(text: str | None) -> list[str] | None:
     return None if text is None else [name.strip() for name in text.split(",")]
 
 
-def remember(context: typer.Context, output: OutputOption = None, storage_option: StorageOptions = None) -> None:
+def remember(
+    context: typer.Context,
+    output: OutputOption = None,
+    storage_option: StorageOptions = None,
+    profile: ProfileOption = None,
+) -> None:
     """Store the shared options, which may also stand before the command's name."""
     if output is not None:
         context.meta["output"] = output
+    if profile is not None:
+        context.meta["profile"] = profile
     context.meta["storage_option"] = [*context.meta.get("storage_option", []), *(storage_option or [])]
+
+
+def _session(options: Mapping[str, Any]) -> Session:
+    """Combine the shared options with the environment and the profile."""
+    profile = load_profile(options.get("profile"))
+    stores = {**profile.storage_options, **pairs(options["storage_option"], option="--storage-option")}
+    return Session(
+        output=options.get("output") or profile.output,
+        storage_options=stores or None,
+        settings=profile.settings or None,
+    )
 
 
 def command(app: typer.Typer, name: str, *, example: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
@@ -135,11 +164,8 @@ def command(app: typer.Typer, name: str, *, example: str) -> Callable[[Callable[
     def register(function: Callable[..., None]) -> Callable[..., None]:
         def run(**arguments: Any) -> None:
             context: typer.Context = arguments.pop("context")
-            remember(context, arguments.pop("output"), arguments.pop("storage_option"))
-            session = Session(
-                json=context.meta.get("output") is Output.JSON,
-                storage_options=pairs(context.meta["storage_option"], option="--storage-option") or None,
-            )
+            remember(context, arguments.pop("output"), arguments.pop("storage_option"), arguments.pop("profile"))
+            session = _session(context.meta)
             for option, value in arguments.items():
                 if isinstance(value, int) and not -_MOST - 1 <= value <= _MOST:
                     raise typer.BadParameter(f"{value} is not in the range of 64 bits", param_hint=option)

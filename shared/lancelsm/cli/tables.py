@@ -1,7 +1,8 @@
-"""The commands `init`, `list`, `status`, `describe`, `history` and `config set`."""
+"""The commands `init`, `list`, `status`, `describe`, `history` and `config get|set`."""
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -109,8 +110,6 @@ def status(session: Session, uri: Uri) -> None:
     yet, and a compacted one once; `wal_rows` counts rows that are not in a generation yet. `problems` says what other
     tools did to the table.
     """
-    from dataclasses import asdict
-
     from lancelsm.cli.text import counted, listing
     from lancelsm.read.status import full_status
 
@@ -188,6 +187,34 @@ def history(
     ]
     columns = ("version", "time", "operation", "rows", "merged")
     session.show({"table": location, "versions": versions}, lambda: listing(map(_short, versions), columns=columns))
+
+
+@command(config, "get", example="lancelsm config get orders flush_rows")
+def config_get(
+    session: Session,
+    uri: Uri,
+    wanted: Annotated[list[str] | None, typer.Argument(metavar="[KEY]...", help="Only these settings.")] = None,
+) -> None:
+    """Show the settings in use for a table, and where each value comes from.
+
+    The source is `environment`, `profile`, `table` or `default`; the first one that has a value wins. As JSON:
+    {"table", "settings": [{"name", "value", "source"}]}.
+    """
+    from lancelsm.cli.text import listing
+    from lancelsm.common.settings import setting_sources
+    from lancelsm.common.shown import did_you_mean
+    from lancelsm.errors import Invalid
+
+    handle = session.handle(uri)
+    values, sources = asdict(handle.settings), setting_sources(table=handle.config.settings)
+    for name in wanted or []:
+        if name not in values:
+            remedy = did_you_mean(name, sorted(values), what="Settings are")
+            raise Invalid(f"unknown setting {name!r}", remedy=remedy, field=name)
+    sources |= dict.fromkeys(session.settings or {}, "profile")
+    found = [{"name": one, "value": values[one], "source": sources[one]} for one in wanted or values]
+    document = {"table": handle.context.uri, "settings": found}
+    session.show(document, lambda: listing(found, columns=("name", "value", "source")))
 
 
 @command(config, "set", example="lancelsm config set orders flush_rows=50000")

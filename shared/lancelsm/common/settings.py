@@ -83,6 +83,23 @@ def resolve(
     return replace(Settings(), **parse_settings({**texts, **(arguments or {})}))
 
 
+def setting_sources(*, table: Mapping[str, str], environment: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Return for each setting where its value comes from: `environment`, `table` or `default`. See `resolve`."""
+    variables = os.environ if environment is None else environment
+
+    def source(name: str) -> str:
+        if f"{_PREFIX}{name.upper()}" in variables:
+            return "environment"
+        return "table" if name in table else "default"
+
+    return {field.name: source(field.name) for field in fields(Settings)}
+
+
+def overridden(values: Mapping[str, object], environment: Mapping[str, str]) -> dict[str, object]:
+    """Return the settings without those that the environment sets."""
+    return {name: value for name, value in values.items() if f"{_PREFIX}{name.upper()}" not in environment}
+
+
 def parse_settings(values: Mapping[str, object]) -> dict[str, Any]:
     """Parse settings by name to numbers; raise `Invalid` if a name is unknown or a value is not a number in range."""
     kinds: dict[str, type[Any]] = {field.name: type(field.default) for field in fields(Settings)}

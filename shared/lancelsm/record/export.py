@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -132,6 +134,27 @@ def _write_csv(file: Path, schema: pa.Schema, batches: Batches) -> None:
     """Write CSV as `files` reads it: null is an empty field, empty text is a quoted empty field."""
     from pyarrow import csv  # noqa: PLC0415 - not for writers of other formats
 
+    _check_flat(schema)
+    with csv.CSVWriter(file, schema) as writer:
+        _write_all(writer, _with_short_years(batches))
+
+
+def csv_parts(schema: pa.Schema, batches: Batches, *, header: bool = True) -> Iterator[str]:
+    """Yield the text of a CSV file as `write_file` writes it: the header, then a part for each batch.
+
+    Raises:
+        Invalid: CSV would get nested columns.
+    """
+    from pyarrow import csv  # noqa: PLC0415 - not for writers of other formats
+
+    _check_flat(schema)
+    for number, batch in enumerate(chain([pa.RecordBatch.from_pylist([], schema)], _with_short_years(batches))):
+        sink = io.BytesIO()
+        csv.write_csv(batch, sink, csv.WriteOptions(include_header=header and number == 0))
+        yield sink.getvalue().decode("utf-8")
+
+
+def _check_flat(schema: pa.Schema) -> None:
     nested = [field.name for field in schema if pa.types.is_nested(field.type)]
     if nested:
         raise Invalid(
@@ -139,8 +162,6 @@ def _write_csv(file: Path, schema: pa.Schema, batches: Batches) -> None:
             remedy="Write Parquet, JSON lines or Arrow, or leave the column out",
             field=nested[0],
         )
-    with csv.CSVWriter(file, schema) as writer:
-        _write_all(writer, _with_short_years(batches))
 
 
 def _with_short_years(batches: Batches) -> Batches:

@@ -29,6 +29,8 @@ class LogWriter:
         return self._writers.append_all(route(deletes(keys, schema=self._target.schema), self._target.regions))
 
 
-def open_log(uri: str, *, storage_options: Mapping[str, str] | None = None) -> LogWriter:
+def open_log(
+    uri: str, *, settings: Mapping[str, object] | None = None, storage_options: Mapping[str, str] | None = None
+) -> LogWriter:
     """Open a table for writing. Raises the same errors as `region.handle.open_configured`, and `TableHandle.target`."""
-    return LogWriter(open_configured(uri, storage_options=storage_options, ports=Ports()))
+    return LogWriter(open_configured(uri, settings=settings, storage_options=storage_options, ports=Ports()))
