@@ -13,6 +13,7 @@ import pyarrow as pa
 from lancelsm.common.json_text import finite, parse_json
 from lancelsm.common.shown import shown
 from lancelsm.errors import Invalid
+from lancelsm.read.transact import mongodb
 from lancelsm.read.transact.change_event import RowChange, Selection
 from lancelsm.read.transact.debezium import Opened, as_number, decoded, opened, time_of_source
 from lancelsm.record.json_lines import json_objects
@@ -121,13 +122,19 @@ def of_debezium(number: int, event: Any, selection: Selection) -> list[RowChange
         return _of_no_row(operation, selection)
     if operation not in _OPERATIONS:
         raise _unknown(operation, "op")
-    before, after = (_side(value, name, message, selection) for name in ("before", "after"))
     source = _struct(value, "source") or {}
+    _check_has_rows(source)
+    before, after = (_side(value, name, message, selection) for name in ("before", "after"))
     rows = (after or {}, before or {})
     whole = {**value, "before": before, "after": after} if any(selection.sequence.values()) else None
     sequence = _sequence(selection, (source, *rows), whole=whole)
     if operation == "d":
         return [selection.deletion(number, {**_key(message, selection), **(before or {}), **sequence})]
+    if after is None and source.get("connector") == "mongodb":
+        fields, kept = mongodb.updated(value.get("updateDescription"), selection.kinds)
+        key = {**_key(message, selection), **(before or {})}
+        key = {name: key[name] for name in selection.schema.primary_key if name in key}
+        return [selection.change(number, {**fields, **key, **sequence}, kept - {*key, *sequence})]
     if after is None:
         raise Invalid(f"an event with the op {operation} has no row in after", field="after")
     # Null in before may mean that the source left the value out: without REPLICA IDENTITY FULL it has the key alone.
@@ -196,7 +203,19 @@ def _record(event: Any) -> Mapping[str, Any]:
     return event
 
 
+def _check_has_rows(source: Mapping[str, Any]) -> None:
+    """Raise `Refused` for an event whose columns are cells: without them all of its rows would be bad ones."""
+    if source.get("connector") == "cassandra":
+        raise Refused(
+            "an event of Cassandra has cells {value, deletion_ts, set}, and no rows",
+            remedy="Make rows of the cells that are set, and apply them with format='rows' and column_list",
+            field="source",
+        )
+
+
 def _side(value: Mapping[str, Any], name: str, message: Opened, selection: Selection) -> Mapping[str, Any] | None:
+    if isinstance(text := value.get(name), str):  # of MongoDB; a field that the document lacks is null
+        return {**dict.fromkeys(selection.kinds), **mongodb.document_of(text, selection.kinds, side=name)}
     row = _struct(value, name)
     return None if row is None else _decoded(row, message, selection, side=name)
 
@@ -212,6 +231,8 @@ def _key(message: Opened, selection: Selection) -> Mapping[str, Any]:
     """Return the key columns that the key of the message has."""
     if not isinstance(message.key, Mapping):
         return {}
+    if mongodb.KEY in selection.schema.primary_key and mongodb.KEY not in message.key:
+        return mongodb.key_of(message.key, selection.kinds)
     return decoded(message.key, selection.kinds, fields=message.key_fields)
 
 

@@ -184,6 +184,11 @@ def time_of_source(name: str, value: Any, kind: pa.DataType) -> Any:
     return value if unit is None or type(value) is not int else _timestamp(unit)(value, kind, {})
 
 
+def timestamp_of(value: int, unit: str, kind: pa.DataType) -> Any:
+    """Return a time since 1970 as ISO text for a column of timestamps; else the number."""
+    return _timestamp(unit)(value, kind, {})
+
+
 def _without_schema(value: Any, kind: pa.DataType) -> Any:
     if isinstance(value, int) and not isinstance(value, bool) and pa.types.is_date(kind):
         return _date(value, kind, {})
