@@ -348,6 +348,7 @@ def writing(handle: TableHandle, base: BaseTable) -> Write:
             schema=schema,
             data_storage_version=base.data_storage_version,
             staged=local_path(uri) is None and rows.bytes_given <= _STAGED_BYTES,
+            parallel=handle.context.parallel,
             storage_options=options,
         )
         # Sum the files before reading the rows: a change in between must not count as written.

@@ -24,6 +24,7 @@ from lance.fragment import DataFile, FragmentMetadata, write_fragments
 from lancelsm.common.bounded_cache import NOTHING_KEPT, BoundedCache
 from lancelsm.common.full_disk import means_full, no_room
 from lancelsm.common.layout import KEY_FILTER, KEY_INDEX, LANCE_DIRECTORIES, MEM_WAL
+from lancelsm.common.pool import in_threads
 from lancelsm.common.setsum import Setsum
 from lancelsm.common.trace import NO_TRACE, Trace
 from lancelsm.dataset.bloom import BYTES, build_bloom, is_filterable, may_contain
@@ -74,6 +75,7 @@ def write_generation(
     schema: TableSchema,
     data_storage_version: str,
     staged: bool = False,
+    parallel: int = 1,
     storage_options: StorageOptions = None,
 ) -> WrittenSums:
     """Write a generation into a directory that does not exist yet.
@@ -87,6 +89,7 @@ def write_generation(
             store the null structs of a tombstone.
         staged: write the dataset into a temporary directory, and copy its files to an object store. Lance sends more
             requests if it writes there itself.
+        parallel: maximum number of threads. With 2, the filters and the key index are built while Lance writes rows.
 
     Raises:
         Invalid: there are no rows, or they can't be stored.
@@ -98,25 +101,32 @@ def write_generation(
         raise Invalid("a generation holds at least one row", object=uri)
     keys = keys.select(list(schema.primary_key))
     carried = Carried(rows)
+    written: list[WrittenSums] = []
     with (
         native_errors("the generation can't be written", object=uri, reading=carried),
         _written_locally(uri, storage_options) as local,
     ):
         at, options = (str(local), None) if staged else (uri, storage_options)
-        _write_dataset(
-            at,
-            carried,
-            keys.num_rows,
-            schema,
-            _format(data_storage_version),
-            options,
-            compressed=local_path(uri) is None,
-        )
-        key_index = write_pk_index(keys=keys, local=local)
-        bloom, key_filter = build_bloom(keys), build_key_filter(keys.cast(schema.key), name=uri.rpartition("/")[2])
-        (local / _BLOOM).write_bytes(bloom)
-        (local / KEY_FILTER).write_bytes(key_filter.body)
+        version = _format(data_storage_version)
+
+        def write_rows() -> None:
+            _write_dataset(at, carried, keys.num_rows, schema, version, options, compressed=local_path(uri) is None)
+
+        def write_filters() -> None:
+            written.append(_write_filters(keys, schema, local, name=uri.rpartition("/")[2]))
+
+        in_threads(lambda write: write(), (write_rows, write_filters), most=parallel)
     make_durable(uri)
+    return written[0]
+
+
+def _write_filters(keys: pa.Table, schema: TableSchema, local: Path, *, name: str) -> WrittenSums:
+    """Write the key index and both filters."""
+    local.mkdir(parents=True, exist_ok=True)
+    key_index = write_pk_index(keys=keys, local=local)
+    bloom, key_filter = build_bloom(keys), build_key_filter(keys.cast(schema.key), name=name)
+    (local / _BLOOM).write_bytes(bloom)
+    (local / KEY_FILTER).write_bytes(key_filter.body)
     return WrittenSums(
         bloom=Setsum.of_item(bloom),
         key_index=key_index,
