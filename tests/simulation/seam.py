@@ -150,6 +150,7 @@ PURE = frozenset(
         "native.invalid_condition",
         "native.native_errors",
         "native.read_errors",
+        "native.retry_removed",
         "native.sql_remedy",
         "native.text_of",
         "native.translated",
