@@ -24,7 +24,8 @@ from lancelsm.stack.function import (
     settings,
     table_uri,
 )
-from lancelsm.stack.scrub_round import Scope, Wanted, decode, scrub_changed, start_round
+from lancelsm.stack.scheduled_tables import start_round
+from lancelsm.stack.scrub_round import KIND, Scope, Wanted, decode, scrub_changed
 
 SETTINGS = settings("LANCELSM_TABLES")
 CLOCK = SystemClock()
@@ -64,7 +65,7 @@ def handler(event: Document, call: FunctionCall) -> Document:
         if (request.table, request.region, request.at, request.limit) != (None, None, None, None):
             raise Invalid("a scheduled scrub is of all tables", remedy="Leave out the other fields", field="scheduled")
         url = setting(_QUEUE, without=_NO_SCHEDULE)
-        queued = start_round(_registry(), request.scheduled, send=lambda bodies: send_bodies(url, bodies))
+        queued = start_round(_registry(), KIND, request.scheduled, send=lambda bodies: send_bodies(url, bodies))
         return {"queued": queued}
     if request.table is None:
         raise Invalid("the event lacks the field 'table'", field="table")

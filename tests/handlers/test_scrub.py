@@ -10,9 +10,11 @@ from typing import Any
 
 import pytest
 
-from lancelsm.common.layout import TableId, scrubbed_key, table_key
+from lancelsm.common.layout import TableId, scheduled_key, table_key
 from lancelsm.errors import Corrupt, Invalid
-from lancelsm.stack import documents
+from lancelsm.scrub.report import Report
+from lancelsm.scrub.table import scrub_location
+from lancelsm.stack import documents, scrub_round
 from lancelsm.stack.scrub_round import SAMPLE_OBJECTS
 from lancelsm.table import Table
 from tests.handlers.conftest import ORDERS, Context, Deployment, load_function
@@ -53,6 +55,7 @@ class Scheduled:
     registry: CountingRegistry = field(default_factory=CountingRegistry)
     bodies: list[str] = field(default_factory=list)
     scrubbed: list[tuple[str, int | None]] = field(default_factory=list)  # URI and limit of each scrub
+    reports: list[Report] = field(default_factory=list)  # of the first table
 
     def run(self, scope: str = "sample") -> list[dict[str, Any]]:
         """Run the schedule, then deliver its messages. Return the answers."""
@@ -81,9 +84,12 @@ def scheduled(deployment: Deployment, monkeypatch: pytest.MonkeyPatch) -> Schedu
 
     real = module.scrub_changed.__kwdefaults__["scrub"]
 
-    def scrub(uri: str, *, limit: int | None, has_time: Any) -> Any:
+    def scrub(uri: str, *, limit: int | None, **more: Any) -> Any:
         made.scrubbed.append((uri, limit))
-        return real(uri, limit=limit, has_time=has_time)
+        report = real(uri, limit=limit, **more)
+        if uri == made.tables[0].uri:
+            made.reports.append(report)
+        return report
 
     monkeypatch.setattr(module, "send_bodies", send)
     monkeypatch.setitem(module.scrub_changed.__kwdefaults__, "scrub", scrub)
@@ -155,7 +161,36 @@ def test_a_scrub_without_time_for_everything_says_so_and_is_repeated(
     monkeypatch.setattr(scheduled.module, "Pace", _NoTime)
     assert [one["complete"] for one in scheduled.run("everything")] == [False, False]
     assert [vars(one)["out_of_time"] for one in caplog.records if one.message == "scrubbed"] == [True, True]
-    assert not scheduled.registry.read(scrubbed_key(scheduled.tables[0].config.table))
+    (last, _) = (scheduled.registry.read(scheduled_key(one.config.table)) or {} for one in scheduled.tables)
+    assert "everything" not in last
+
+
+@pytest.mark.rest
+def test_samples_of_several_days_read_every_object_once(scheduled: Scheduled, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = scheduled.tables[0]
+    for _ in range(4):
+        table.upsert(ORDERS)
+        table.flush()
+    full = scrub_location(table.uri)
+    monkeypatch.setattr(scrub_round, "SAMPLE_OBJECTS", 3)
+
+    def days() -> list[Report]:
+        """Run samples until the table counts as unchanged."""
+        scheduled.reports.clear()
+        while "unchanged" not in scheduled.run("sample")[0]:
+            assert len(scheduled.reports) < 20
+        return list(scheduled.reports)
+
+    records = scrub_location(table.uri, after="~").checked
+    first = days()
+    assert [one.checked - records for one in first[:-1]] == [3] * (len(first) - 1)
+    assert sum(one.checked - records for one in first) == full.checked - records
+    assert days() == []
+
+    table.upsert(ORDERS)
+    scheduled.run("sample")
+    table.upsert(ORDERS)
+    assert len(days()) > 2 * len(first) - 1, "a change within a cycle is read in the next one"
 
 
 def test_a_dropped_table_is_skipped_and_a_table_that_is_gone_fails(scheduled: Scheduled) -> None:

@@ -20,7 +20,7 @@ from lancelsm.admin.clone import clone_snapshot
 from lancelsm.admin.drop import drop_table
 from lancelsm.admin.rebuild import rebuild
 from lancelsm.backup import back_up, restore
-from lancelsm.common.layout import SQLITE, Key, head_key, scrubbed_key
+from lancelsm.common.layout import SQLITE, Key, head_key, scheduled_key
 from lancelsm.dataset.cleanup import clean_versions, stored_versions
 from lancelsm.errors import Corrupt, Invalid, LsmError, Unavailable
 from lancelsm.gc.collect import collect
@@ -317,7 +317,7 @@ def test_a_dropped_table_is_gone_and_its_directory_can_be_used_again(source):
     location = Path(source.uri)
     (location / "notes.txt").write_text("not part of the table")
     context = open_table(location).context
-    context.registry.swap(scrubbed_key(context.table), expect=None, change={"sample": "aa"})
+    context.registry.swap(scheduled_key(context.table), expect=None, change={"sample": "aa"})
 
     assert drop_table(location) > 10
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,12 +15,13 @@ import pytest
 import lancelsm
 from lancelsm.common.layout import CONFIG, Position, bitrev64, published_manifest, snapshots
 from lancelsm.common.setsum import Setsum
-from lancelsm.errors import Invalid
+from lancelsm.errors import Corrupt, Invalid
 from lancelsm.objects import Object
 from lancelsm.region.catalog import regions
 from lancelsm.region.compare_and_swap import newest
 from lancelsm.region.handle import open_configured
 from lancelsm.region.manifest_codec import encode
+from lancelsm.scrub.report import Report
 from lancelsm.scrub.table import scrub, scrub_location
 from lancelsm.table import Table
 from lancelsm.wal import entry as entries
@@ -207,34 +209,62 @@ def test_an_index_file_of_an_old_release_of_lance_is_not_read(tmp_path: Path) ->
     assert table.scrub().problems == ()
 
 
+def damaged(path: Path) -> Table:
+    """Create a table with a snapshot and a cursor, and damage objects of every kind."""
+    table = filled(path, settings={"optimize_small_fragments": 1000})
+    table.create_index("id", kind="BTREE")
+    table.snapshot("then")
+    table.set_cursor("audit")
+    table.flush()
+    table.merge(engine="inprocess")
+    table.upsert([row(key, "new") for key in range(6)])
+    table.flush()
+    table.upsert([row(key, "newer") for key in range(6)])
+    for pattern in ("_mem_wal/*/wal/*.arrow", "data/*.lance", "_mem_wal/*/*_gen_*/data/*.lance", "_indices/*/*"):
+        files = sorted(Path(table.uri).glob(pattern))
+        assert len(files) > 1
+        for file in files[:1] + files[-1:]:
+            file.write_bytes(file.read_bytes()[:-9])
+    return table
+
+
 @pytest.mark.rest
-def test_a_limit_ends_the_scrub_of_a_table(tmp_path: Path) -> None:
-    table = filled(tmp_path)
-    full = table.scrub()
+@pytest.mark.parametrize("at", [None, "then"])
+def test_scrubs_with_a_limit_read_everything_once_if_each_continues_after_the_last(
+    tmp_path: Path, at: str | None
+) -> None:
+    table = damaged(tmp_path)
+    full, records = (scrub_location(table.uri, at=at, after=after) for after in ("", "~"))
+    assert len(full.problems) > 2
 
-    report = table.scrub(limit=full.checked // 2)
+    reports: list[Report] = []
+    while not reports or reports[-1].next is not None:
+        after = reports[-1].next if reports else None
+        reports.append(scrub_location(table.uri, at=at, limit=2, after=after or ""))
 
-    assert report.ok
-    assert not report.complete
-    assert report.checked < full.checked
+    assert {one for report in reports for one in report.problems} == set(full.problems)
+    read = [report.checked - records.checked for report in reports]
+    assert max(read) == 2
+    assert sum(read) == full.checked - records.checked
+    assert [report.complete for report in (full, *reports)] == [True, *[False] * len(reports)]
 
 
 @pytest.mark.rest
-def test_a_limit_ends_the_scrub_of_a_snapshot(tmp_path: Path) -> None:
-    table = create(tmp_path)
-    for number in range(8):
-        table.upsert([row(number)])
-        table.flush()
-        table.merge(engine="inprocess")
-    table.snapshot("now")
-    full = table.at("now").scrub()
-    assert full.complete
+def test_objects_that_stay_are_read_within_a_cycle_though_others_come_and_go(tmp_path: Path) -> None:
+    table = damaged(tmp_path)
+    lasting = {one.path for one in table.scrub().problems if one.path.startswith(("data/", "_indices/"))}
+    assert len(lasting) > 2
 
-    report = table.at("now").scrub(limit=full.checked - 4)
+    reports: list[Report] = []
+    while not reports or reports[-1].next is not None:
+        after = reports[-1].next if reports else None
+        reports.append(scrub_location(table.uri, limit=3, after=after or ""))
+        table.upsert([row(100 * len(reports))])
+        if len(reports) % 2:
+            with suppress(Corrupt):  # a region whose log is damaged
+                table.flush()
 
-    assert report.ok
-    assert not report.complete
-    assert report.checked <= full.checked - 4
+    assert lasting <= {one.path for report in reports for one in report.problems}
 
 
 def test_orphans_are_counted_and_are_no_problem(tmp_path: Path) -> None:

@@ -249,8 +249,8 @@ def table_key(table: TableId) -> Key:
     return Key(partition="T", sort=table)
 
 
-def scrubbed_key(table: TableId) -> Key:
-    """Return the key of the record of what the last scheduled scrubs of a table have read."""
+def scheduled_key(table: TableId) -> Key:
+    """Return the key of the advisory record of what scheduled scrubs and backups have read of a table."""
     return Key(partition="scrub", sort=table)
 
 

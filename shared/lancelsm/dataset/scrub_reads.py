@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -140,8 +140,14 @@ Lines = Mapping[str, StatedFile]
 """What the statements of files record about files, by path."""
 
 
-def examine_base(base: BaseTable, *, directories: BaseDirectories, lines: Lines) -> Iterator[tuple[str, Wrong | None]]:
-    """Read and check every fragment, then look for repeated keys. Yield (path, problem or None).
+Reads = Callable[[str], bool]
+"""Whether to read a fragment or an index. Its names ascend."""
+
+
+def examine_base(
+    base: BaseTable, *, directories: BaseDirectories, lines: Lines, reads: Reads = lambda _: True
+) -> Iterator[Wrong]:
+    """Read and check fragments, then look for keys that are repeated in them. Yield the problems.
 
     Files with a line are summed, before Lance reads them.
 
@@ -150,19 +156,24 @@ def examine_base(base: BaseTable, *, directories: BaseDirectories, lines: Lines)
     """
     keys: list[tuple[str, pa.Array]] = []
     rows = 0
-    for fragment in base.dataset.get_fragments():
+    for fragment in sorted(base.dataset.get_fragments(), key=lambda one: one.fragment_id):
+        if not reads(f"{fragment.fragment_id:020}"):
+            continue
         data, _ = _files(fragment.metadata, directories)
         path = data[0][0].path if data else VERSIONS
         column, wrong = _fragment(base, fragment, directories, lines)
-        yield path, wrong
+        if wrong is not None:
+            yield wrong
         if column is not None and rows + len(column) <= _KEYS_MAX:
             rows += len(column)
             keys.append((path, column))
     yield from _repeated(keys)
 
 
-def examine_indexes(base: BaseTable, *, directories: BaseDirectories, lines: Lines) -> Iterator[Wrong | None]:
-    """Read every index of a version. Yield a problem or None for each, and a problem if the MemWAL index is missing.
+def examine_indexes(
+    base: BaseTable, *, directories: BaseDirectories, lines: Lines, reads: Reads = lambda _: True
+) -> Iterator[Wrong]:
+    """Read the indexes of a version. Yield their problems, and a problem if the MemWAL index is missing.
 
     Does not check whether an index finds the right rows, besides its sum if it has a line.
 
@@ -178,16 +189,17 @@ def examine_indexes(base: BaseTable, *, directories: BaseDirectories, lines: Lin
         return
     if mem_wal is None:
         yield Wrong(path=VERSIONS, problem=f"version {base.version} has lost its index {MEM_WAL_INDEX}")
-    for index in found:
-        for segment in index.segments if index.name != MEM_WAL_INDEX else ():
-            directory = directories.get(segment.base_id)
-            if directory is None:
-                continue
-            file = _File(directory, f"_indices/{segment.uuid}")
-            covers = bool(segment.fragment_ids)
-            problem = _segment(base, directory, f"{file.key}/", segment.size_bytes, covers=covers)
-            problem = problem or _sum_problem(base, file, 0, lines)
-            yield Wrong(path=file.path, problem=f"index {index.name} {problem}") if problem else None
+    segments = [(str(one.uuid), one, index.name) for index in found for one in index.segments]
+    for name, segment, index_name in sorted(segments, key=lambda one: one[0]):
+        directory = directories.get(segment.base_id)
+        if index_name == MEM_WAL_INDEX or directory is None or not reads(name):
+            continue
+        file = _File(directory, f"_indices/{segment.uuid}")
+        covers = bool(segment.fragment_ids)
+        problem = _segment(base, directory, f"{file.key}/", segment.size_bytes, covers=covers)
+        problem = problem or _sum_problem(base, file, 0, lines)
+        if problem:
+            yield Wrong(path=file.path, problem=f"index {index_name} {problem}")
 
 
 def _segment(base: BaseTable, directory: BaseDirectory, prefix: str, written: int | None, *, covers: bool) -> str:
@@ -351,7 +363,7 @@ def _files(
     return data, None if file is None or directory is None else _File(directory, str(file.path(metadata.id)))
 
 
-def _repeated(keys: list[tuple[str, pa.Array]]) -> Iterator[tuple[str, Wrong | None]]:
+def _repeated(keys: list[tuple[str, pa.Array]]) -> Iterator[Wrong]:
     """Find fragments with a key that an earlier row, of any fragment, already has."""
     if not keys:
         return
@@ -362,4 +374,4 @@ def _repeated(keys: list[tuple[str, pa.Array]]) -> Iterator[tuple[str, Wrong | N
         repeated = first[start : start + len(column)] != np.arange(start, start + len(column))
         start += len(column)
         if repeated.any():
-            yield path, Wrong(path=path, problem=f"{int(repeated.sum())} keys are in the base twice")
+            yield Wrong(path=path, problem=f"{int(repeated.sum())} keys are in the base twice")

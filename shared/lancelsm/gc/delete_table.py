@@ -18,7 +18,7 @@ from lancelsm.common.layout import (
     head_key,
     lease_key,
     region_key,
-    scrubbed_key,
+    scheduled_key,
     snapshots,
     sources,
     table_key,
@@ -52,7 +52,7 @@ def delete_records(context: TableContext) -> int:
     pinned = [key for partition in (snapshots(table), cursors(table)) for key, _ in registry.list(partition)]
     partitions = (lease_key(table, "").partition, sources(table))
     others = [key for partition in partitions for key, _ in registry.list(partition)]
-    ordered: tuple[Sequence[Key], ...] = ([*pinned, *heads], catalog, [*others, table_key(table), scrubbed_key(table)])
+    ordered: tuple[Sequence[Key], ...] = ([*pinned, *heads], catalog, [*others, table_key(table), scheduled_key(table)])
     return sum(sum(context.each(lambda key: _delete_record(context, key), keys)) for keys in ordered)
 
 

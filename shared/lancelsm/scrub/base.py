@@ -159,15 +159,17 @@ def scrub_files(handle: TableHandle, base: BaseTable, tally: Tally) -> None:
     """
     directories, lines = _directories(handle, base), _lines(handle, base, tally)
     wrong = list(_manifest(handle, base))
-    if (key := base.metadata.get(DELETES, "")) and tally.count():
+    if (key := base.metadata.get(DELETES, "")) and tally.reads("1"):
         try:
             check_deletes(handle.context.objects, key)
         except Corrupt as error:
             wrong.append(Wrong(path=key, problem=problem_of(error)))
     with suppress(Corrupt, Invalid):  # reported below
         tally.unsummed += sum(one.path not in lines for one in files_of(base))
-    wrong += _wrong((found for _, found in examine_base(base, directories=directories, lines=lines)), tally)
-    wrong += _wrong(examine_indexes(base, directories=directories, lines=lines), tally)
+    wrong += examine_base(
+        base, directories=directories, lines=lines, reads=lambda fragment: tally.reads(f"2/{fragment}")
+    )
+    wrong += examine_indexes(base, directories=directories, lines=lines, reads=lambda index: tally.reads(f"3/{index}"))
     if wrong and not exists(base):
         return
     for one in wrong:
@@ -213,15 +215,6 @@ def _manifest(handle: TableHandle, base: BaseTable) -> Iterator[Wrong]:
             if found is not None and found.sum != line.sum:
                 yield Wrong(path=line.path, problem="its bytes are not those that were committed")
             return
-
-
-def _wrong(examined: Iterable[Wrong | None], tally: Tally) -> Iterator[Wrong]:
-    """Yield the problems, until the limit of objects is reached."""
-    for found in examined:
-        if found is not None:
-            yield found
-        if not tally.count():
-            break
 
 
 def scrub_tags(handle: TableHandle, held: Iterable[Pin], tally: Tally) -> None:

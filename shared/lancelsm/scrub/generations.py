@@ -31,13 +31,15 @@ class GenerationScrub:
     handle: TableHandle
     tally: Tally
     suspects: Suspects
-    _read: set[str] = field(default_factory=set)
+    _seen: set[str] = field(default_factory=set)
 
     def read(self, generation: FlushedGeneration) -> None:
-        """Read and check a whole generation, unless it was read before."""
-        if generation.path in self._read or not self.tally.count():
+        """Read and check a whole generation, unless it was read or left out before."""
+        if generation.path in self._seen:
             return
-        self._read.add(generation.path)
+        self._seen.add(generation.path)
+        if not self.tally.reads(f"3/{generation.generation:020}"):
+            return
         context, directory = self.region.context, generation_path(self.region.id, generation.path)
         bloom = context.objects.get(f"{directory}/{BLOOM}")
         found = examine_generation(

@@ -32,16 +32,20 @@ class LogScrub:
     tally: Tally
     suspects: Suspects
     _entries: dict[Position, Summary | None] = field(default_factory=dict)  # None: missing or damaged
+    _left: set[Position] = field(default_factory=set)  # left out
 
     def has(self, position: Position) -> bool:
         """Return whether there is an object at this position."""
         return self.region.context.objects.get(wal_entry(self.region.id, position)) is not None
 
     def read(self, end: LogEnd, *, first: Position) -> None:
-        """Read the entries from `first` to the end, except those that were read before."""
-        wanted = [Position(p) for p in range(first, end.next_position) if Position(p) not in self._entries]
+        """Read the entries from `first` to the end, except those that were read or left out before."""
+        seen = self._entries.keys() | self._left
+        wanted = [Position(p) for p in range(first, end.next_position) if Position(p) not in seen]
         for at in range(0, len(wanted), _AT_ONCE):
-            chunk = [p for p in wanted[at : at + _AT_ONCE] if self.tally.count()]
+            some = wanted[at : at + _AT_ONCE]
+            chunk = [p for p in some if self.tally.reads(f"2/{p:020}")]
+            self._left.update(set(some) - set(chunk))
             for position, summary in self.region.context.each(self._entry, chunk):
                 self._entries[position] = summary
         found = {p: s for p, s in self._entries.items() if s is not None}
@@ -80,9 +84,10 @@ class LogScrub:
 
     def check_above(self, head: Head, listed: Iterable[Listed]) -> None:
         """Check objects above the head. A crashed writer leaves harmless ones; others would block the next append."""
-        for found in listed:
-            position = wal_position(found.key) if found.key.startswith(wal_prefix(self.region.id)) else None
-            if position is None or position < head.next_position or not self.tally.count():
+        prefix = wal_prefix(self.region.id)
+        entries = [(wal_position(found.key) if found.key.startswith(prefix) else None, found) for found in listed]
+        for position, found in sorted(entries, key=lambda one: one[0] or 0):
+            if position is None or position < head.next_position or not self.tally.reads(f"4/{position:020}"):
                 continue
             body = self.region.context.objects.get(found.key)
             if body is None:

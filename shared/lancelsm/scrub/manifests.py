@@ -91,7 +91,7 @@ class ManifestScrub:
                 version may be unpublished: its committer is about to publish it, or has crashed. The next committer
                 publishes it first. Until then Lance's readers use the version before and its entries.
         """
-        if not self.tally.count():
+        if not self.tally.reads(f"1/{version:020}"):
             return
         key = published_manifest(self.region.id, version)
         found = self.region.context.objects.get(key)

@@ -68,7 +68,7 @@ class RegionScrub:
             discarded = self._read_list(manifest)
             self._log.read(head, first=head.first_position)
             self._log.check_sums(manifest, head, discarded=discarded)
-            for generation in manifest.generations:
+            for generation in sorted(manifest.generations, key=lambda one: one.generation):
                 self._generations.read(generation)
             self._log.check_above(head, listed)
             self._count_orphans(head, manifest, listed)
@@ -83,7 +83,7 @@ class RegionScrub:
             return
         self._log.read(pin, first=pin.first_position)
         self._log.check_tail(manifest, pin, record=record, kind=ObjectKind.SNAPSHOT)
-        for generation in manifest.generations:
+        for generation in sorted(manifest.generations, key=lambda one: one.generation):
             if pin.needs(generation.generation):
                 self._generations.read(generation)
 

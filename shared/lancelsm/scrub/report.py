@@ -56,7 +56,8 @@ class Report:
             collections remove them.
         unsummed: number of files of the base without a sum, such as those of another tool. Nothing proves their bytes
             until the next merge or collection has summed them.
-        complete: False if the limit or the time ended the scrub.
+        complete: False if an object was left out: by the limit, by the time, or since the scrub began after it.
+        next: where a scrub with `after` continues, if the limit or the time ended this one; else None.
     """
 
     checked: int
@@ -64,6 +65,7 @@ class Report:
     orphans: int
     complete: bool
     unsummed: int = 0
+    next: str | None = None
 
     @property
     def ok(self) -> bool:
@@ -74,20 +76,40 @@ class Report:
 class Tally:
     """Collects the problems and counts of a report."""
 
-    limit: int | None = None  # maximum number of objects
+    limit: int | None = None  # maximum number of objects, without those that are always read
     has_time: Callable[[], bool] = lambda: True  # whether to read one more object
+    after: str = ""  # objects up to this one, in the order of a scrub, are left out
+    section: str = ""  # the part of the table that is scrubbed now; sections have ascending names
+    last: str = ""  # the last object that was read or left out
+    read: int = 0  # objects that count against the limit
+    ended: bool = False  # by the limit or the time
     checked: int = 0
     orphans: int = 0
     unsummed: int = 0
     complete: bool = True
     _problems: dict[Problem, None] = field(default_factory=dict)
 
-    def count(self, objects: int = 1) -> bool:
-        """Count objects that will be read; False, without counting, if the limit is reached or the time is over."""
-        if (self.limit is not None and self.checked + objects > self.limit) or not self.has_time():
+    def count(self) -> None:
+        """Count an object that is always read: a record, or what a record names."""
+        self.checked += 1
+
+    def reads(self, name: str) -> bool:
+        """Count an object that will be read; False, without counting, if it is to be left out.
+
+        Args:
+            name: of the object in its section. The names that a scrub asks for ascend, so that a later scrub can
+                continue after the last one.
+        """
+        name = f"{self.section}/{name}"
+        if name <= self.after:
             self.complete = False
             return False
-        self.checked += objects
+        if self.ended or (self.limit is not None and self.read >= self.limit) or not self.has_time():
+            self.ended, self.complete = True, False
+            return False
+        self.last = name
+        self.read += 1
+        self.checked += 1
         return True
 
     def add(self, path: str, kind: ObjectKind, problem: str) -> None:
@@ -99,12 +121,17 @@ class Tally:
 
     def separate(self) -> Tally:
         """Return a new tally with the rest of the limit, for `merge`."""
-        left = None if self.limit is None else max(0, self.limit - self.checked)
-        return Tally(limit=left, has_time=self.has_time)
+        left = None if self.limit is None else max(0, self.limit - self.read)
+        return Tally(
+            limit=left, has_time=self.has_time, after=self.after, section=self.section, last=self.last, ended=self.ended
+        )
 
     def merge(self, other: Tally, *, held: bool) -> None:
         """Add the counts of another tally; and its problems, if the pin that they are about still exists (`held`)."""
         self.checked += other.checked
+        self.read += other.read
+        self.last = other.last
+        self.ended |= other.ended
         self.complete &= other.complete
         self.unsummed += other.unsummed
         if held:
@@ -117,6 +144,7 @@ class Tally:
             orphans=self.orphans,
             complete=self.complete,
             unsummed=self.unsummed,
+            next=(self.last or self.after) if self.ended else None,
         )
 
 

@@ -46,6 +46,7 @@ def scrub_location(
     at: str | None = None,
     limit: int | None = None,
     has_time: Callable[[], bool] | None = None,
+    after: str = "",
     storage_options: Mapping[str, str] | None = None,
     ports: Ports | None = None,
 ) -> Report:
@@ -58,7 +59,7 @@ def scrub_location(
         Unavailable: a store or the registry did not answer.
     """
     ports = ports or Ports()
-    tally = _tally(limit, has_time, canonical(uri))
+    tally = _tally(limit, has_time, after, canonical(uri))
     try:
         handle = open_configured(uri, storage_options=storage_options, ports=ports)
     except (Corrupt, Invalid) as error:
@@ -70,7 +71,7 @@ def scrub_location(
         tally.count()
         tally.add(CONFIG, ObjectKind.CONFIG, problem)
         return tally.report()
-    return scrub(handle, region=region, at=at, limit=limit, has_time=has_time)
+    return scrub(handle, region=region, at=at, limit=limit, has_time=has_time, after=after)
 
 
 def scrub(
@@ -80,20 +81,23 @@ def scrub(
     at: str | None = None,
     limit: int | None = None,
     has_time: Callable[[], bool] | None = None,
+    after: str = "",
 ) -> Report:
     """Read all objects and records of a table, and report the problem of each wrong one.
 
     Args:
         region: scrub only this region, given by its id or the start of it; leaves out the rows of the base.
         at: scrub only what this snapshot needs.
-        limit: maximum number of objects to read, besides records of the registry and the manifests that they name.
+        limit: maximum number of objects to read, besides records of the registry and the objects that they name.
         has_time: called before each of these objects; if it is false, the scrub ends and is not complete.
+        after: `Report.next` of a scrub that ended early: leave out the objects up to there. An object that exists
+            during a whole cycle of such scrubs is read once, whatever else changes.
 
     Raises:
         Invalid: region or snapshot not found, a limit below 1, or the table was dropped.
         Unavailable: a store or the registry did not answer.
     """
-    tally = _tally(limit, has_time, handle.context.uri)
+    tally = _tally(limit, has_time, after, handle.context.uri)
     objects = ReachableStore(inner=handle.context.objects, tally=tally)
     handle = replace(handle, context=replace(handle.context, objects=objects))
     tally.count()  # the configuration
@@ -101,11 +105,14 @@ def scrub(
     named = _scrub_catalog(handle, tally)
     if region is not None:
         named = [resolve_region(named, region, table=handle.context.uri)]
-    states = {one.id: RegionScrub(one, handle=handle, tally=tally) for one in named}
+    states = {
+        one.id: RegionScrub(one, handle=handle, tally=tally) for one in sorted(named, key=lambda region: region.id)
+    }
     if at is not None:
         _scrub_named_snapshot(handle, at, states, tally, files=region is None)
         return tally.report()
-    for state in states.values():
+    for name, state in states.items():
+        tally.section = f"1/{name}"
         state.run()
     base = open_version(handle, None, tally)
     if base is not None:
@@ -117,10 +124,10 @@ def scrub(
     return tally.report()
 
 
-def _tally(limit: int | None, has_time: Callable[[], bool] | None, table: str) -> Tally:
+def _tally(limit: int | None, has_time: Callable[[], bool] | None, after: str, table: str) -> Tally:
     if limit is not None and limit < 1:
         raise Invalid(f"the limit is {limit}", remedy="Give 1 or more", table=table, field="limit")
-    return Tally(limit=limit) if has_time is None else Tally(limit=limit, has_time=has_time)
+    return Tally(limit=limit, has_time=has_time or (lambda: True), after=after)
 
 
 def _scrub_named_snapshot(
@@ -142,6 +149,7 @@ def _scrub_beyond_regions(
     """Check everything outside of regions: rows of the base, leases, and what pins need."""
     if base is not None:
         scrub_lineage(handle, base, tally)
+        tally.section = "2"
         scrub_files(handle, base, tally)
     table = handle.context.table
     _scrub_leases(handle, tally)
@@ -149,11 +157,15 @@ def _scrub_beyond_regions(
     kept = [pin for pin in found if pin.confirmed and not pin.clone]
     if base is not None:
         scrub_tags(handle, kept, tally)
-    for pin in kept:
+    for pin in sorted(kept, key=_section):
         _scrub_snapshot(handle, pin, states, tally, files=base is None or pin.base_version != base.version)
-    for pin in _read_pins(handle, cursors(table), ObjectKind.CURSOR, tally):
+    for pin in sorted(_read_pins(handle, cursors(table), ObjectKind.CURSOR, tally), key=_section):
         if pin.confirmed:
-            _scrub_cursor(handle, pin, states)
+            _scrub_cursor(handle, pin, states, tally)
+
+
+def _section(pin: Pin) -> str:
+    return f"{'3' if pin.kind == 'snapshot' else '4'}/{pin.name}/"
 
 
 def _table_record(handle: TableHandle, tally: Tally) -> Record | None:
@@ -276,8 +288,10 @@ def _scrub_snapshot(
     context = handle.context
     for region, needs in sorted(pin.regions.items()):
         if (state := states.get(region)) is not None:
+            tally.section = f"{_section(pin)}{region}"
             state.run_pinned(needs, record=_part(handle, pin, region))
             state.settle_pinned(held=pins.held(context, pin))
+    tally.section = f"{_section(pin)}~"  # after the regions
     found = tally.separate()  # for everything outside of regions
     if not pin.complete:
         own = record_path(pin_key(pin.partition(context.table), pin.name))
@@ -291,7 +305,7 @@ def _scrub_snapshot(
     tally.merge(found, held=pins.held(context, pin))
 
 
-def _scrub_cursor(handle: TableHandle, pin: Pin, states: Mapping[RegionId, RegionScrub]) -> None:
+def _scrub_cursor(handle: TableHandle, pin: Pin, states: Mapping[RegionId, RegionScrub], tally: Tally) -> None:
     """Check that each position of a cursor is in the log, and all entries from there on."""
     context = handle.context
     for region, state in sorted(states.items()):
@@ -301,6 +315,7 @@ def _scrub_cursor(handle: TableHandle, pin: Pin, states: Mapping[RegionId, Regio
         records = [_part(handle, pin, region)]
         if region not in pin.regions:  # it starts at the first entry
             records.append(record_path(pin_key(pin.partition(context.table), pin.name)))
+        tally.section = f"{_section(pin)}{region}"
         state.run_cursor(state.head, needs, records=records)
         now = context.registry.read(region_pin_key(pin.partition(context.table), pin.name, pin.nonce, region))
         moved = needs.version != (0 if now is None else int(now["version"]))

@@ -1,29 +1,26 @@
 """Scrub the tables of a deployment on a schedule: each in an invocation of its own, and only if it has changed.
 
-A record says what the last scrubs of a table have read: a digest of its heads and of the version of its base. The
-record is advisory. Without it, or if something is wrong with the table, the table is scrubbed.
+A run reads a part of a large table. The next one continues after it, so a cycle of runs reads everything once. The
+record of the table (`scheduled_tables`) has for each scope `SCOPE_next`, where the next run continues; `SCOPE_cycle`,
+the state of the table when the cycle began; and `SCOPE`, the state that a whole cycle has found intact.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
-from lancelsm.common.json_text import parse_json
-from lancelsm.common.layout import TableId, scrubbed_key, table_key
-from lancelsm.errors import Corrupt, Invalid, LsmError
-from lancelsm.objects.location import is_absolute
-from lancelsm.region.catalog import regions, with_heads
-from lancelsm.region.handle import TableHandle
-from lancelsm.registry import Record, Registry
+from lancelsm.common.layout import TableId
+from lancelsm.errors import Corrupt, Invalid
+from lancelsm.registry import Registry
 from lancelsm.scrub.report import Report
 from lancelsm.scrub.table import scrub_location
+from lancelsm.stack.scheduled_tables import OpenTable, location, no_table, read_last, state_of, write_last
+from lancelsm.stack.scheduled_tables import decode as decode_table
 
 Scope = Literal["sample", "everything"]
+KIND = "scrub"
 SAMPLE_OBJECTS = 1000
 _COVERED_BY: Mapping[Scope, tuple[Scope, ...]] = {"sample": get_args(Scope), "everything": ("everything",)}
 
@@ -36,31 +33,12 @@ class Wanted:
     scope: Scope
 
 
-def encode(wanted: Wanted) -> str:
-    return json.dumps({"scrub": wanted.scope, "table": wanted.table})
-
-
 def decode(body: object) -> Wanted:
-    """Decode `encode`. Raises `Invalid` if the text is something else."""
-    try:
-        document = parse_json(body)
-        table, scope = document["table"], document["scrub"]
-    except (ValueError, KeyError, TypeError) as error:
-        raise Invalid("the message names no table to scrub", remedy="Delete it from the queue") from error
-    if not isinstance(table, str) or scope not in get_args(Scope):
-        raise Invalid("the message names no table to scrub", remedy="Delete it from the queue")
-    return Wanted(table=TableId(table), scope=scope)
-
-
-def start_round(registry: Registry, scope: Scope, *, send: Callable[[list[str]], None]) -> int:
-    """Send a message for each table of the registry. Return their number.
-
-    Raises:
-        Unavailable: the registry or the queue did not answer. Some messages may be sent.
-    """
-    tables = [TableId(key.sort) for key, _ in registry.list(table_key(TableId("")).partition)]
-    send([encode(Wanted(table=table, scope=scope)) for table in tables])
-    return len(tables)
+    """Decode a message of `scheduled_tables.start_round`. Raises `Invalid` if the text is something else."""
+    table, scope = decode_table(body, kind=KIND)
+    if scope not in get_args(Scope):
+        raise no_table(KIND)
+    return Wanted(table=table, scope=scope)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,11 +53,11 @@ def scrub_changed(
     registry: Registry,
     wanted: Wanted,
     *,
-    open_table: Callable[[str], TableHandle],
+    open_table: OpenTable,
     has_time: Callable[[], bool],
     scrub: Callable[..., Report] = scrub_location,
 ) -> Scrubbed | None:
-    """Scrub a table unless the last scrub of this scope, or of everything, has read the same state of it.
+    """Scrub a table unless scrubs of this scope, or of everything, have read the same state of it and found it intact.
 
     Args:
         open_table: opens a table by its URI, without Lance.
@@ -93,52 +71,33 @@ def scrub_changed(
         Invalid: the table is not at its location, or another table is there.
         Unavailable: a store or the registry did not answer.
     """
-    record = registry.read(table_key(wanted.table))
-    if record is None:
+    uri = location(registry, wanted.table)
+    if uri is None:
         return None
-    uri = _uri(record, wanted.table)
-    last = _last(registry, wanted.table)
+    scope, last = wanted.scope, read_last(registry, wanted.table)
+    found = last or {}
     state = _state(uri, wanted.table, open_table)
-    if state is not None and any((last or {}).get(scope) == state for scope in _COVERED_BY[wanted.scope]):
+    if state and any(found.get(one) == state for one in _COVERED_BY[scope]):
         return Scrubbed(uri=uri, report=None)
-    limit = SAMPLE_OBJECTS if wanted.scope == "sample" else None
-    report = scrub(uri, limit=limit, has_time=has_time)
-    if state is not None and report.ok and (report.complete or wanted.scope == "sample"):
-        with suppress(LsmError):  # the next run scrubs the table again
-            registry.swap(scrubbed_key(wanted.table), expect=None if last is None else {}, change={wanted.scope: state})
+    after = str(found.get(f"{scope}_next", ""))
+    limit = SAMPLE_OBJECTS if scope == "sample" else None
+    report = scrub(uri, limit=limit, has_time=has_time, after=after)
+    began = str(found.get(f"{scope}_cycle", "")) if after else state
+    cycle = began if report.ok else ""
+    change = {f"{scope}_next": report.next or "", f"{scope}_cycle": cycle}
+    if state and cycle == state and report.next is None:  # nothing has changed since the cycle began
+        change[scope] = state
+    write_last(registry, wanted.table, last, change)
     return Scrubbed(uri=uri, report=report)
 
 
-def _uri(record: Record, table: TableId) -> str:
-    uri: Any = record.get("uri")
-    if not isinstance(uri, str) or not is_absolute(uri):
-        what = f"the registry names a location that is neither an absolute path nor a URL: {uri!r}"
-        raise Corrupt(what, remedy="Correct this field of the record of the table", table=table, field="uri")
-    return uri
-
-
-def _last(registry: Registry, table: TableId) -> Record | None:
-    with suppress(Corrupt):
-        return registry.read(scrubbed_key(table))
-    return {}
-
-
-def _state(uri: str, table: TableId, open_table: Callable[[str], TableHandle]) -> str | None:
-    """Return a digest of the heads and the version of the base; None if damage hides them."""
+def _state(uri: str, table: TableId, open_table: OpenTable) -> str:
+    """Return the state of the table; empty if damage hides it. Then a scrub reports the damage."""
     try:
         handle = open_table(uri)
     except (Corrupt, Invalid):
-        return None
-    if handle.config.table != table:
-        raise Invalid(
-            f"another table, {handle.config.table}, is at the location of {table}",
-            remedy="Remove the records of the old table from the registry",
-            table=uri,
-        )
+        return ""
     try:
-        heads = with_heads(handle.context, regions(handle.context))
-        version = handle.inspect_base().version
+        return state_of(handle, table)
     except Corrupt:
-        return None
-    parts = [[one.id, head.epoch, head.first_position, head.next_position, head.manifest_key] for one, head in heads]
-    return hashlib.sha256(json.dumps([version, sorted(parts)]).encode()).hexdigest()
+        return ""
