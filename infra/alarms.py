@@ -245,6 +245,14 @@ def _table_failures(scope: Construct, watched: Watched) -> Iterator[Alarm]:
         above=0,
         periods=_PERIODS,
     )
+    if watched.stage.backups:
+        yield Alarm(
+            name="backup-failures",
+            description="A scheduled backup of a table failed: its last backup gets old.",
+            metric=_log_count(scope, "BackupFailed", _FAILED, watched, ("backup",)),
+            above=0,
+            periods=_PERIODS,
+        )
     yield Alarm(
         name="corrupt",
         description="A function found corrupt data in storage.",

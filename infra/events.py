@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import aws_cdk as cdk
@@ -19,22 +19,24 @@ from infra.stage import Stage
 _AGE_SECONDS = range(60, 21_601)  # of an event: what Lambda allows
 _RECEIVES = 3
 _DISPATCHES = 5  # invocations of `dispatch` for chunks at the same time
-_SCRUBS = 5  # invocations of `scrub` at the same time
-_SCRUB_RECEIVES = 2  # a message is delivered again if a store did not answer
+_TABLES = 5  # invocations of `scrub` or `backup` at the same time
+_TABLE_RECEIVES = 2  # a message is delivered again if a store did not answer
 
 
 class Events(Construct):
     """Standard queues. They hold names and counters, no rows.
 
     `failed` has a record of each event that failed, or that Lambda dropped. Only an alarm watches it. `chunks` has
-    chunks of tables for `dispatch`; a chunk that fails repeatedly goes to `failed`. `scrubs` has tables for `scrub` if
-    the stage scrubs on a schedule; else it is None.
+    chunks of tables for `dispatch`; a chunk that fails repeatedly goes to `failed`. `rounds` has a queue of tables for
+    each function that a schedule runs for each table, by its name.
 
     Args:
-        seconds: the timeouts of `dispatch` and `scrub`.
+        seconds: returns the timeout of a function.
     """
 
-    def __init__(self, scope: Construct, *, stage: Stage, key: kms.IKey | None, seconds: tuple[int, int]) -> None:
+    def __init__(
+        self, scope: Construct, *, stage: Stage, key: kms.IKey | None, seconds: Callable[[str, Stage], int]
+    ) -> None:
         super().__init__(scope, "Events")
 
         def queue(name: str, **options: Any) -> sqs.Queue:
@@ -56,10 +58,10 @@ class Events(Construct):
         failed = queue("failed-events")
         accept(failed, {"SQS3": "Its messages are records of failures, which nothing consumes"})
 
-        def work(name: str, timeout: int, receives: int) -> sqs.Queue:
+        def work(name: str, receives: int) -> sqs.Queue:
             return queue(
                 name,
-                visibility_timeout=cdk.Duration.seconds(6 * timeout),
+                visibility_timeout=cdk.Duration.seconds(6 * seconds(name, stage)),
                 dead_letter_queue=sqs.DeadLetterQueue(queue=failed, max_receive_count=receives),
             )
 
@@ -69,14 +71,14 @@ class Events(Construct):
                 self, f"{made.node.id}Known", queue_arn=made.queue_arn, queue_url=made.queue_url
             )
 
-        self.failed, self.chunks = known(failed), known(work("dispatch", seconds[0], _RECEIVES))
-        self.scrubs = known(work("scrub", seconds[1], _SCRUB_RECEIVES)) if stage.scrubs else None
+        self.failed, self.chunks = known(failed), known(work("dispatch", _RECEIVES))
+        self.rounds = {name: known(work(name, _TABLE_RECEIVES)) for name in stage.rounds}
 
-    def consume(self, *, dispatch: lambda_.IFunction, scrub: lambda_.IFunction) -> None:
-        """Pass chunks of tables to `dispatch`, and tables to `scrub`."""
-        dispatch.add_event_source(sources.SqsEventSource(self.chunks, batch_size=1, max_concurrency=_DISPATCHES))
-        if self.scrubs:
-            scrub.add_event_source(sources.SqsEventSource(self.scrubs, batch_size=1, max_concurrency=_SCRUBS))
+    def consume(self, functions: Mapping[str, lambda_.IFunction]) -> None:
+        """Pass chunks of tables to `dispatch`, and tables to the functions that run for each table."""
+        most = {"dispatch": (self.chunks, _DISPATCHES), **{name: (one, _TABLES) for name, one in self.rounds.items()}}
+        for name, (queue, concurrency) in most.items():
+            functions[name].add_event_source(sources.SqsEventSource(queue, batch_size=1, max_concurrency=concurrency))
 
     def keep_failures(self, functions: Iterable[lambda_.IFunction], *, period: cdk.Duration) -> None:
         """Keep events of these functions that fail. An event is not repeated: the next period finds the same work.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,6 +17,7 @@ from aws_cdk import aws_sqs as sqs
 from constructs import Construct
 
 from infra import grants
+from infra.backups import copying
 from infra.checks import accept, accept_wildcards
 from infra.grants import State, allow, objects, records, sending
 from infra.layers import RUNTIME, LayerName, Layers, architecture
@@ -50,7 +51,7 @@ class Shape:
 _TABLES, _WORK, _QUEUE = "LANCELSM_TABLES", "LANCELSM_WORK", "LANCELSM_QUEUE_URL"
 _CHUNKS = "LANCELSM_DISPATCH_QUEUE_URL"
 _MAPPING = "LANCELSM_WRITE_MAPPING"
-_SCRUBS = "LANCELSM_SCRUB_QUEUE_URL"
+_BACKUPS = "LANCELSM_BACKUPS"
 
 
 def _lance(description: str, *, seconds: int, local_seconds: int, environment: tuple[str, ...]) -> Shape:
@@ -128,6 +129,12 @@ SHAPES: Mapping[str, Shape] = {
         local_seconds=60,
         environment=(_TABLES,),
     ),
+    "backup": _lance(
+        "Copies the rows of each table that has changed to another bucket.",
+        seconds=900,
+        local_seconds=60,
+        environment=(_TABLES, _BACKUPS),
+    ),
     "dispatch": Shape(
         description="Starts the flushes and merges that are due.",
         layer="lean",
@@ -173,7 +180,7 @@ class Functions(Construct):
 
     Args:
         chunks: the queue with chunks of tables for `dispatch`.
-        scrubs: the queue with tables for `scrub`; None: there is no schedule of scrubs.
+        rounds: the queues with tables for functions that a schedule runs for each table, by the function's name.
         network: where functions run; None: in no VPC.
         source: the directory that contains `functions/` and `shared/lancelsm/`.
     """
@@ -186,13 +193,13 @@ class Functions(Construct):
         state: State,
         layers: Layers,
         chunks: sqs.IQueue,
-        scrubs: sqs.IQueue | None = None,
+        rounds: Mapping[str, sqs.IQueue],
         network: Network | None = None,
         source: Path = ROOT,
     ) -> None:
         super().__init__(scope, "Functions")
         self._stage, self._state, self._layers, self._chunks = stage, state, layers, chunks
-        self._network, self._scrubs = network, scrubs
+        self._network, self._rounds = network, rounds
         environment = self._environment()
         with tempfile.TemporaryDirectory() as directory:
             gather(source, Path(directory))
@@ -200,6 +207,8 @@ class Functions(Construct):
             self.all: dict[str, lambda_.Function] = {}
             self.live: dict[str, lambda_.Alias] = {}
             for name, shape in SHAPES.items():
+                if name == "backup" and not stage.backups:
+                    continue
                 self.all[name] = self._function(name, shape, code, environment)
                 self.live[name] = _alias(self.all[name])
                 if name == WRITER:
@@ -229,7 +238,8 @@ class Functions(Construct):
             "LANCELSM_COMPACTION": live_name(stage, "compaction"),
             "LANCELSM_MERGE_MACHINE": machine_arn(self, stage, "merge"),
             _CHUNKS: self._chunks.queue_url,
-            **({_SCRUBS: self._scrubs.queue_url} if self._scrubs else {}),
+            **{_queue_setting(name): queue.queue_url for name, queue in self._rounds.items()},
+            **({_BACKUPS: stage.backups.uri} if stage.backups else {}),
         }
 
     def _function(
@@ -297,7 +307,7 @@ class Functions(Construct):
 
     def _on_schedule(self, name: str) -> tuple[str, ...]:
         """Return what a function reads of the environment only if a schedule runs it."""
-        return ("LANCELSM_REGISTRY", _SCRUBS) if name == "scrub" and self._scrubs else ()
+        return ("LANCELSM_REGISTRY", _queue_setting(name)) if name in self._rounds else ()
 
     def _grants(self, name: str) -> Sequence[iam.PolicyStatement]:
         """Return what the code of a function needs.
@@ -311,7 +321,7 @@ class Functions(Construct):
             *objects(state, get=[grants.CONFIG, *log, grants.INBOX], put=log),
             *records(state, write=True),
         ]
-        by_name = {
+        by_name: Mapping[str, Callable[[], Sequence[iam.PolicyStatement]]] = {
             "ingest": lambda: [
                 *objects(state, get=[grants.CONFIG, grants.INBOX], put=[grants.INBOX]),
                 *records(state),
@@ -343,10 +353,12 @@ class Functions(Construct):
                 *objects(state, get=[*table, grants.RESULTS], put=[grants.RESULTS]),
                 *records(state),
             ],
-            "scrub": lambda: [
+            "scrub": lambda: [*objects(state, get=table), *records(state), *self._in_rounds(name)],
+            "backup": lambda: [
                 *objects(state, get=table),
                 *records(state),
-                *([grants.advisory(state, "scrub"), *sending(state, self._scrubs)] if self._scrubs else []),
+                *self._in_rounds(name),
+                *(copying(self._stage.backups) if self._stage.backups else ()),
             ],
             "dispatch": lambda: [
                 *objects(state, get=[grants.CONFIG, grants.MANIFESTS]),
@@ -360,6 +372,12 @@ class Functions(Construct):
         }
         return by_name[name]()
 
+    def _in_rounds(self, name: str) -> Sequence[iam.PolicyStatement]:
+        """Return what a function needs if a schedule runs it for each table: its queue and its record."""
+        if name not in self._rounds:
+            return ()
+        return (grants.advisory(self._state, "scrub"), *sending(self._state, self._rounds[name]))
+
     def _arn(self, resource: str, name: str) -> str:
         return cdk.Stack.of(self).format_arn(
             service="lambda",
@@ -367,6 +385,10 @@ class Functions(Construct):
             resource_name=name,
             arn_format=cdk.ArnFormat.COLON_RESOURCE_NAME,
         )
+
+
+def _queue_setting(name: str) -> str:
+    return f"LANCELSM_{name.upper()}_QUEUE_URL"
 
 
 def merging(state: State) -> list[iam.PolicyStatement]:

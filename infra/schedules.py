@@ -1,4 +1,4 @@
-"""Define the schedules: one invokes a small function, which starts the flushes and merges that are due; two scrub."""
+"""Define the schedules: `dispatch` starts flushes and merges that are due; `scrub` and `backup` serve each table."""
 
 from __future__ import annotations
 
@@ -20,8 +20,7 @@ _DEFAULT_MINUTES = 5  # of the disabled schedule, until somebody enables it
 _JITTER = 5  # a run starts within this part of the period
 _MOST_JITTER_MINUTES = 15
 _MINUTES = {"minute": 1, "day": 1440}
-_RETRIES = 5  # of starting a scrub: the next one follows only after days
-_READ = {"sample": "a sample of", "everything": "everything in"}
+_RETRIES = 5  # of starting a scrub or a backup: the next one follows only after days
 
 
 def period(stage: Stage) -> cdk.Duration:
@@ -37,8 +36,8 @@ def jitter_minutes(minutes: int) -> int:
 class Schedules(Construct):
     """Invoke `dispatch` every `schedule_minutes` of the context. With 0 the schedule exists but is disabled.
 
-    `scrub` is invoked every `scrub_sample_days` for a sample of each table, and every `scrub_days` for everything. With
-    0 there is no such schedule.
+    `scrub` is invoked every `scrub_sample_days` for a sample of each table, and every `scrub_days` for everything;
+    `backup` every `backup_days`. With 0 there is no such schedule.
 
     A run of `dispatch` that can't be started is not repeated, since the next one follows. The event of a run that can't
     be started goes to `failed`, which has an alarm.
@@ -50,8 +49,7 @@ class Schedules(Construct):
         *,
         stage: Stage,
         state: State,
-        dispatch: lambda_.Alias,
-        scrub: lambda_.Alias,
+        functions: Mapping[str, lambda_.Alias],
         failed: sqs.IQueue,
     ) -> None:
         super().__init__(scope, "Schedules")
@@ -64,27 +62,32 @@ class Schedules(Construct):
                 "scheduler.amazonaws.com", conditions={"StringEquals": {"aws:SourceAccount": cdk.Aws.ACCOUNT_ID}}
             ),
         )
-        invoked = [dispatch.function_arn, *([scrub.function_arn] if stage.scrubs else [])]
+        invoked = [functions[name].function_arn for name in ("dispatch", *stage.rounds)]
         for statement in (allow(["lambda:InvokeFunction"], invoked), *sending(state, failed)):
             role.add_to_policy(statement)
         minutes = int(period(stage).to_minutes())
         self._schedule(
             "Dispatch",
-            dispatch,
+            functions["dispatch"],
             description="Starts the flushes and merges that are due.",
             count=minutes,
             unit="minute",
             enabled=stage.schedule_minutes > 0,
         )
-        for scope_of_scrub, days in (("sample", stage.scrub_sample_days), ("everything", stage.scrub_days)):
+        rounds = (
+            ("ScrubSample", "scrub", "sample", stage.scrub_sample_days, "Scrubs a sample of"),
+            ("ScrubEverything", "scrub", "everything", stage.scrub_days, "Scrubs everything in"),
+            ("Backup", "backup", "changed", stage.backups.days if stage.backups else 0, "Backs up"),
+        )
+        for name, function, scope_of_round, days, does in rounds:
             if days:
                 self._schedule(
-                    f"Scrub{scope_of_scrub.title()}",
-                    scrub,
-                    description=f"Scrubs {_READ[scope_of_scrub]} each table that has changed.",
+                    name,
+                    functions[function],
+                    description=f"{does} each table that has changed.",
                     count=days,
                     unit="day",
-                    event={"scheduled": scope_of_scrub},
+                    event={"scheduled": scope_of_round},
                     retries=_RETRIES,
                 )
 

@@ -67,16 +67,14 @@ class Pipeline(cdk.Stack):
         _add_outputs(self, state, stage)  # here too: there may be no state stack
         layers = Layers(self, stage=stage)
         network = Network(self, subnets=stage.subnets) if stage.subnets else None
-        waiting = Events(
-            self, stage=stage, key=state.key, seconds=(seconds("dispatch", stage), seconds("scrub", stage))
-        )
+        waiting = Events(self, stage=stage, key=state.key, seconds=seconds)
         functions = Functions(
             self,
             stage=stage,
             state=state,
             layers=layers,
             chunks=waiting.chunks,
-            scrubs=waiting.scrubs,
+            rounds=waiting.rounds,
             network=network,
         )
         live = functions.live
@@ -90,11 +88,10 @@ class Pipeline(cdk.Stack):
             layers=layers,
             network=network,
         )
-        Schedules(self, stage=stage, state=state, dispatch=live["dispatch"], scrub=live["scrub"], failed=waiting.failed)
-        waiting.consume(dispatch=live["dispatch"], scrub=live["scrub"])
+        Schedules(self, stage=stage, state=state, functions=live, failed=waiting.failed)
+        waiting.consume(live)
         waiting.keep_failures([live[name] for name in ("dispatch", "compaction")], period=period(stage))
-        if stage.scrubs:
-            waiting.keep_failures([live["scrub"]], period=cdk.Duration.hours(6))
+        waiting.keep_failures([live[name] for name in stage.rounds], period=cdk.Duration.hours(6))
         watched = Watched(
             stage=stage,
             state=state,

@@ -16,6 +16,7 @@ import aws_cdk as cdk
 from aws_cdk import aws_logs as logs
 from constructs import Node
 
+from infra.backups import Backups, backups_of
 from infra.context import Context
 from infra.network import Subnets, subnets_of
 from infra.partitions import check_partition
@@ -60,6 +61,7 @@ class Stage:
     schedule_minutes: int  # between two runs of `dispatch`; 0: never
     scrub_sample_days: int  # between two scrubs of a sample of each changed table; 0: never
     scrub_days: int  # the same of everything in it
+    backups: Backups | None  # of each changed table, on a schedule
     architecture: Architecture
     layers: Path  # where `make build` puts them
     bucket: str | None  # name of an existing one
@@ -90,9 +92,10 @@ class Stage:
         return self.emulator
 
     @property
-    def scrubs(self) -> bool:
-        """Whether tables are scrubbed on a schedule."""
-        return bool(self.scrub_sample_days or self.scrub_days)
+    def rounds(self) -> tuple[str, ...]:
+        """The functions that run for each table on a schedule."""
+        scrubs = self.scrub_sample_days or self.scrub_days
+        return (*(("scrub",) if scrubs else ()), *(("backup",) if self.backups else ()))
 
     @property
     def bucket_name(self) -> str:
@@ -132,6 +135,7 @@ def stage_of(node: Node) -> Stage:
         )
     emulator, presets = context.flag("emulator"), PRESETS.get(name, PRESETS["dev"])
     kms_key = context.arn("kms_key", "kms:REGION:ACCOUNT:key/ID", "kms:REGION:ACCOUNT:key/[A-Za-z0-9-]+")
+    bucket = context.name("bucket", "the name of a bucket, without s3://", r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
     minutes = context.number("schedule_minutes", range(1441))
     shift = context.number("shift_minutes", SHIFT_MINUTES)
     chosen = Stage(
@@ -150,10 +154,11 @@ def stage_of(node: Node) -> Stage:
         replica=replica_of(context, kms_key=kms_key),
         scrub_sample_days=context.number("scrub_sample_days", range(366)) or 0,
         scrub_days=context.number("scrub_days", range(366)) or 0,
+        backups=backups_of(context, own=re.escape(bucket) if bucket else rf"lancelsm-{name}-\d{{12}}-[a-z0-9-]+"),
         schedule_minutes=minutes if minutes is not None else 0 if emulator else presets["schedule_minutes"],
         architecture=context.one_of("architecture", Architecture, default="arm64"),
         layers=ROOT / (context.text("layers") or "layers/build"),
-        bucket=context.name("bucket", "the name of a bucket, without s3://", r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]"),
+        bucket=bucket,
         registry=context.name("registry", "the name of a DynamoDB table", r"[\w.-]{3,255}"),
         queue=context.arn("queue", "sqs:REGION:ACCOUNT:NAME.fifo", r"sqs:REGION:ACCOUNT:[\w-]+\.fifo"),
         dead_letters=context.arn("dead_letters", "sqs:REGION:ACCOUNT:NAME.fifo", r"sqs:REGION:ACCOUNT:[\w-]+\.fifo"),

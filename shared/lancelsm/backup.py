@@ -12,7 +12,7 @@ from __future__ import annotations
 import base64
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -31,11 +31,14 @@ from lancelsm.dataset.copies import read_copy, write_copy
 from lancelsm.dataset.statement import check_stated, files_of
 from lancelsm.errors import Corrupt, Invalid, Unavailable
 from lancelsm.objects import ObjectStore, put_once
+from lancelsm.read.reader import scan
+from lancelsm.read.view import View, take_view
 from lancelsm.record.rowsum import row_setsum
 from lancelsm.record.schema import TableSchema, declare_primary_key, numbered
 from lancelsm.region import config as configs
+from lancelsm.region.catalog import regions
 from lancelsm.region.config import Config
-from lancelsm.region.handle import Ports, canonical
+from lancelsm.region.handle import Ports, TableHandle, canonical
 from lancelsm.registry.open import default_registry
 from lancelsm.routing.spec import parse_regions
 from lancelsm.table import Table
@@ -115,39 +118,83 @@ def back_up(
         name = f"backup-{(ports or Ports()).ids.nonce()[:8]}"
         with table.holding_snapshot(name, _TTL) as held:
             return back_up(held, to, storage_options=storage_options, ports=ports)
-    ports, location = ports or Ports(), canonical(to)
+    view, ports = table._pinned, ports or Ports()
+    return _copy(table._handle, view, table.scan(), to, storage_options=storage_options, ports=ports)
+
+
+def back_up_live(handle: TableHandle, to: str, *, seconds: float, ports: Ports) -> Copied:
+    """Copy every live row as `back_up` does, but without a snapshot: nothing is written to the table.
+
+    The objects that this reads exist for `collect_interval_seconds` after the call. So it takes no longer.
+
+    Args:
+        seconds: the most time that the copy may take.
+
+    Raises:
+        Invalid: a table or a backup exists at `to`, or the copy needs more time.
+        Corrupt, Contended, Unavailable: the same as `back_up`.
+    """
+    context, clock = handle.context, handle.context.clock
+    allowed = min(seconds, handle.settings.collect_interval_seconds)
+    ends = clock.monotonic() + allowed
+
+    def in_time(rows: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in rows:
+            if clock.monotonic() >= ends:
+                raise Invalid(
+                    f"the backup needs more than the {allowed:.0f} s that it has",
+                    remedy=f"Run this on a machine: lancelsm backup {context.uri} {to}-by-hand",
+                    table=context.uri,
+                )
+            yield batch
+
+    view = take_view(context, lambda: regions(context), handle.read_keyed_base)
+    rows = scan(view, uri=context.uri, parallel=context.parallel)
+    return _copy(handle, view, rows, to, storage_options=None, ports=ports, in_time=in_time)
+
+
+def _copy(
+    handle: TableHandle,
+    view: View,
+    rows: Iterable[pa.RecordBatch],
+    to: str | Path,
+    *,
+    storage_options: Mapping[str, str] | None,
+    ports: Ports,
+    in_time: Callable[[Iterable[pa.RecordBatch]], Iterable[pa.RecordBatch]] = lambda rows: rows,
+) -> Copied:
+    location, config, base = canonical(to), handle.config, view.base
     store = ports.store(location, storage_options)
     check_free(store, uri=location)
     if store.get(BACKUP) is not None:
         raise _already_there(location)
-    base = table._pinned.base  # a backup of damaged rows would have sums that fit them
-    check_stated(base, table._handle.context.objects, files_of(base))
-    key = table.config.schema.primary_key
-    plain = pa.schema([field.remove_metadata() for field in table.schema])
+    check_stated(base, handle.context.objects, files_of(base))  # sums of a copy of damaged rows would fit them
+    key = config.schema.primary_key
+    plain = pa.schema([field.remove_metadata() for field in base.schema.columns])
     schema = numbered(declare_primary_key(plain, key))
     path = f"rows/{ports.ids.nonce()}"
     written = _Sum(schema)
     write_copy(
         uri=f"{location}/{path}",
         columns=plain,
-        rows=(_with_schema(plain, batch) for batch in written.count(table.scan())),
+        rows=(_with_schema(plain, batch) for batch in written.count(in_time(rows))),
         storage_options=storage_options,
     )
     copied = read_copy(uri=f"{location}/{path}", columns=schema, storage_options=storage_options)
-    read = _Sum(schema).count_all(copied)
+    read = _Sum(schema).count_all(in_time(copied))
     if (read.rows, read.setsum) != (written.rows, written.setsum):
         raise Corrupt("the rows read back differ from those written", remedy="Back up again", table=location)
-    spec = table.config.regions
+    uri, spec = handle.context.uri, config.regions
     backup = Backup(
-        source=table.uri,
-        table=table.config.table,
+        source=uri,
+        table=config.table,
         taken=datetime.fromtimestamp(ports.clock.now(), UTC).isoformat(timespec="milliseconds"),
-        owner=table.config.owner,
+        owner=config.owner,
         primary_key=list(key),
         schema=base64.b64encode(schema.serialize()).decode(),
         regions="" if spec is None else spec.describe(),
-        settings=dict(table.config.settings),
-        sequence_by=list(configs.newest_sequence(table._handle.context.objects, table.config, uri=table.uri)),
+        settings=dict(config.settings),
+        sequence_by=list(configs.newest_sequence(handle.context.objects, config, uri=uri)),
         path=path,
         rows=written.rows,
         row_setsum=written.setsum.hex(),
@@ -159,7 +206,7 @@ def back_up(
         raise Unavailable("the backup could not be finished", remedy="Back up to another location", table=location)
     if found != body:
         raise _already_there(location)
-    return Copied(uri=location, rows=written.rows, source=table.uri)
+    return Copied(uri=location, rows=written.rows, source=uri)
 
 
 @checked

@@ -39,11 +39,11 @@ def test_what_the_context_adds_has_a_price_that_the_page_names(governed: Stacks)
     (endpoints,) = (one.usd for one in at_rest.bill_at_rest(found) if one.item == "VPC endpoints")
     page = (ROOT / "docs" / "cost.md").read_text()
     bill = at_rest.bill_at_rest(found)
-    runs = sum(one.usd for one in bill if one.item.startswith("scrub"))
+    runs = sum(one.usd for one in bill if one.item.startswith("scrub and backup"))
     (polling,) = (one.usd for one in bill if one.item == "queue polling")
-    assert (found.scrubs, found.mappings) == (30 + 1, 3)
+    assert (found.rounds, found.mappings) == (30 + 1 + 4, 4)
     assert (
-        f"${polling / found.mappings:.2f} for the polling of one queue, ${runs / found.scrubs:.4f} for each run" in page
+        f"${polling / found.mappings:.2f} for the polling of one queue, ${runs / found.rounds:.4f} for each run" in page
     )
     each = f"${endpoints / found.interfaces:.2f} for each of {len(INTERFACES)} interface endpoints and each subnet"
     assert f"{each}: ${2 * len(INTERFACES) * endpoints / found.interfaces:.2f} with two subnets" in page

@@ -14,6 +14,7 @@ from tests.infra.conftest import ROOT, RUNBOOK_URL, TOPIC, Stacks, synthesized
 
 RUNBOOKS = ROOT / "docs" / "runbooks"
 WITHOUT_ALARM = {RUNBOOKS / f"{name}.md" for name in ("restore", "long-queue")}
+OF_BACKUPS = RUNBOOKS / "backup-failures.md"  # only with `backup_days`: tests/infra/test_schedules.py
 LARGEST = ("lancelsm", "Maximum", 300)
 
 # Metric, namespace, statistic, period in seconds; threshold; periods, and how many of them raise the alarm
@@ -145,7 +146,7 @@ def test_filters_count_the_lines_of_these_functions(prod: Stacks) -> None:
 
 def test_every_alarm_has_a_runbook_and_every_runbook_an_alarm(prod: Stacks) -> None:
     linked = {ROOT / one["AlarmDescription"].rpartition("What to do: ")[2] for one in alarms(prod).values()}
-    assert linked == set(RUNBOOKS.glob("*.md")) - WITHOUT_ALARM
+    assert linked == set(RUNBOOKS.glob("*.md")) - WITHOUT_ALARM - {OF_BACKUPS}
 
 
 def test_alarms_notify_the_topic_and_name_the_url_of_the_context(chosen: Stacks) -> None:

@@ -1,4 +1,4 @@
-"""The schedules of scrubs: with jitter, a queue for runs that could not start, and one of tables; none by default."""
+"""The schedules of scrubs and backups: jitter, a queue for runs that can't start, one of tables; none by default."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from infra.stage import stage_of
-from tests.infra.conftest import Stacks
+from tests.infra.conftest import ROOT, Stacks
 
 
 def _schedules(stacks: Stacks) -> dict[str, Any]:
@@ -18,10 +18,16 @@ def _schedules(stacks: Stacks) -> dict[str, Any]:
 @pytest.mark.rest
 @pytest.mark.parametrize(
     ("name", "rate", "event"),
-    [("sample", "rate(1 day)", "sample"), ("everything", "rate(30 days)", "everything")],
+    [
+        ("scrub-sample", "rate(1 day)", "sample"),
+        ("scrub-everything", "rate(30 days)", "everything"),
+        ("backup", "rate(7 days)", "changed"),
+    ],
 )
-def test_scrubs_run_on_the_schedules_of_the_context(name: str, rate: str, event: str, governed: Stacks) -> None:
-    schedule = _schedules(governed)[f"lancelsm-team-a-scrub-{name}"]
+def test_scrubs_and_backups_run_on_the_schedules_of_the_context(
+    name: str, rate: str, event: str, governed: Stacks
+) -> None:
+    schedule = _schedules(governed)[f"lancelsm-team-a-{name}"]
     failed = governed.named("AWS::SQS::Queue", QueueName="lancelsm-team-a-failed-events")
     target = schedule["Target"]
     alias = governed.of("AWS::Lambda::Alias")[target["Arn"]["Ref"]]
@@ -31,7 +37,10 @@ def test_scrubs_run_on_the_schedules_of_the_context(name: str, rate: str, event:
     assert json.loads(target["Input"]) == {"scheduled": event}
     assert target["DeadLetterConfig"] == {"Arn": {"Fn::GetAtt": [failed, "Arn"]}}
     assert target["RetryPolicy"] == {"MaximumRetryAttempts": 5, "MaximumEventAgeInSeconds": 86_400}
-    assert alias["FunctionName"] == {"Ref": next(key for key in governed.of("AWS::Lambda::Function") if "Scrub" in key)}
+    function = name.partition("-")[0].title()
+    assert alias["FunctionName"] == {
+        "Ref": next(key for key in governed.of("AWS::Lambda::Function") if function in key)
+    }
     assert target["RoleArn"] == _schedules(governed)["lancelsm-team-a-dispatch"]["Target"]["RoleArn"]
     assert (
         target["Arn"] in _statements(governed, target["RoleArn"]["Fn::GetAtt"][0])["lambda:InvokeFunction"]["Resource"]
@@ -45,11 +54,12 @@ def _statements(stacks: Stacks, role: str) -> dict[str, Any]:
 
 
 @pytest.mark.rest
-def test_a_few_invocations_scrub_the_tables_of_a_queue(governed: Stacks) -> None:
-    queue = governed.named("AWS::SQS::Queue", QueueName="lancelsm-team-a-scrub")
+@pytest.mark.parametrize("name", ["scrub", "backup"])
+def test_a_few_invocations_serve_the_tables_of_a_queue(name: str, governed: Stacks) -> None:
+    queue = governed.named("AWS::SQS::Queue", QueueName=f"lancelsm-team-a-{name}")
     properties = governed.of("AWS::SQS::Queue")[queue]
     failed = governed.named("AWS::SQS::Queue", QueueName="lancelsm-team-a-failed-events")
-    function = governed.functions()["scrub"]
+    function = governed.functions()[name]
     mappings = governed.of("AWS::Lambda::EventSourceMapping").values()
     (mapping,) = (one for one in mappings if one["EventSourceArn"] == {"Fn::GetAtt": [queue, "Arn"]})
     statements = _statements(governed, function["Role"]["Fn::GetAtt"][0])
@@ -59,14 +69,31 @@ def test_a_few_invocations_scrub_the_tables_of_a_queue(governed: Stacks) -> None
     assert properties["VisibilityTimeout"] == 6 * function["Timeout"]
     assert properties["RedrivePolicy"] == {"deadLetterTargetArn": {"Fn::GetAtt": [failed, "Arn"]}, "maxReceiveCount": 2}
     variables = function["Environment"]["Variables"]
-    assert variables["LANCELSM_SCRUB_QUEUE_URL"] == {"Ref": queue}
+    assert variables[f"LANCELSM_{name.upper()}_QUEUE_URL"] == {"Ref": queue}
     assert "LANCELSM_REGISTRY" in variables
     assert statements["dynamodb:UpdateItem"]["Condition"] == {
         "ForAnyValue:StringEquals": {"dynamodb:LeadingKeys": ["scrub"]}
     }
     sending = [one["Resource"] for actions, one in statements.items() if "sqs:SendMessage" in actions]
     assert f'["{queue}", "Arn"]' in json.dumps(sending)
-    assert [one["MaximumRetryAttempts"] for one in kept if "Scrub" in json.dumps(one)] == [0]
+    assert [one["MaximumRetryAttempts"] for one in kept if name.title() in json.dumps(one)] == [0]
+
+
+@pytest.mark.rest
+def test_backups_go_to_another_bucket_and_their_role_writes_nothing_else(governed: Stacks) -> None:
+    function = governed.functions()["backup"]
+    statements = _statements(governed, function["Role"]["Fn::GetAtt"][0])
+    vault = {"Fn::Join": ["", ["arn:", {"Ref": "AWS::Partition"}, ":s3:::vault"]]}
+    alarm = governed.named("AWS::CloudWatch::Alarm", AlarmName="lancelsm-team-a-backup-failures")
+
+    assert function["Environment"]["Variables"]["LANCELSM_BACKUPS"] == "s3://vault/of/lancelsm"
+    written = [one["Resource"] for actions, one in statements.items() if "s3:PutObject" in actions]
+    assert [json.dumps(one).rpartition(":s3:::")[2].rstrip('"]}') for one in written] == ["vault/of/lancelsm/*"]
+    assert not [actions for actions in statements if "s3:Delete" in actions or "dynamodb:Delete" in actions]
+    listed = [one["Condition"] for actions, one in statements.items() if one["Resource"] == vault]
+    assert listed == [{"StringLikeIfExists": {"s3:prefix": ["of/lancelsm/*"]}}]
+    description = governed.of("AWS::CloudWatch::Alarm")[alarm]["AlarmDescription"]
+    assert (ROOT / description.rpartition("What to do: ")[2]).is_file()
 
 
 class _Node:
@@ -77,5 +104,5 @@ class _Node:
         return {"stage": "prod"}
 
 
-def test_no_stage_scrubs_unless_the_context_says_so() -> None:
-    assert stage_of(_Node()).scrubs is False  # type: ignore[arg-type]
+def test_no_stage_scrubs_or_backs_up_unless_the_context_says_so() -> None:
+    assert stage_of(_Node()).rounds == ()  # type: ignore[arg-type]

@@ -19,7 +19,7 @@ Properties = Mapping[str, Any]
 _POLLERS = 5  # pollers per event source mapping; each poll waits 20 s for messages
 _POLL_SECONDS = 20
 _DISPATCH_SECONDS = 0.2
-_SCRUB_SECONDS = 3.0  # a start with Lance, and the list of tables
+_ROUND_SECONDS = 3.0  # a start with Lance, and the list of tables
 _LOG_BYTES = 1200
 _FREE_DASHBOARDS = 3
 _RECORDS_GB = 0.001
@@ -35,7 +35,7 @@ class Inventory:
     dashboards: int = 0
     mappings: int = 0  # event source mappings from a queue to a function
     runs: int = 0  # scheduled runs of `dispatch` per month
-    scrubs: int = 0  # scheduled runs of `scrub` per month, without what they read of tables
+    rounds: int = 0  # scheduled runs of `scrub` and `backup` per month, without what they read of tables
     metrics: int = 0  # that the runs of `dispatch` write: the heartbeat
     registries: int = 0
     keys: int = 0
@@ -66,9 +66,9 @@ def bill_at_rest(resources: Inventory) -> list[CostItem]:
         ("dispatch", duration, prices.ARM_GB_SECOND),
         ("dispatch, index reads", resources.runs, prices.RECORD_READ),
         ("logs of dispatch", resources.runs * _LOG_BYTES / 1e9, prices.LOGS),
-        ("scrub", resources.scrubs, prices.INVOCATION),
-        ("scrub", resources.scrubs * _SCRUB_SECONDS * MEMORY_MB["scrub"] / 1024, prices.ARM_GB_SECOND),
-        ("scrub, list of tables", resources.scrubs, prices.RECORD_READ),
+        ("scrub and backup", resources.rounds, prices.INVOCATION),
+        ("scrub and backup", resources.rounds * _ROUND_SECONDS * MEMORY_MB["scrub"] / 1024, prices.ARM_GB_SECOND),
+        ("scrub and backup, list of tables", resources.rounds, prices.RECORD_READ),
         ("registry", records, prices.RECORD_STORAGE),
         ("registry, point-in-time recovery", records, prices.RECORD_RECOVERY),
         ("dashboards", max(0, resources.dashboards - _FREE_DASHBOARDS), prices.DASHBOARD),
@@ -131,8 +131,8 @@ def _scheduled(properties: Properties) -> Inventory | str:
     if not found:
         return f"the schedule {expression}"
     runs = MONTH_SECONDS // (int(found[1]) * _UNIT_SECONDS[found[2]])
-    if "scheduled" in str(properties.get("Target")):  # the event of a scrub
-        return Inventory(scrubs=runs)
+    if "scheduled" in str(properties.get("Target")):  # the event of a scrub or a backup
+        return Inventory(rounds=runs)
     return Inventory(runs=runs, metrics=1)
 
 

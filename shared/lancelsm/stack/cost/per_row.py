@@ -30,7 +30,7 @@ MEMORY_MB: Final = {
     "gc": 3008,
     "gc_sweep": 3008,
     "dispatch": 512,
-    "scrub": 3008,
+    "scrub": 3008,  # and `backup`
 }
 SCHEDULE_SECONDS: Final = 300
 STEPS_OF_A_MERGE: Final = 10  # state transitions; tests/infra counts them in the state machines
