@@ -13,6 +13,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from lancelsm.admin.copy_table import copy_table
     from lancelsm.common.committed import Committed
     from lancelsm.dataset.versions import BaseVersion
     from lancelsm.errors import Ambiguous, Contended, Corrupt, Fenced, Invalid, LsmError, LsmWarning, Unavailable
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from lancelsm.wal.writer import Writer
 
 _HOMES = {
+    "admin.copy_table": ("copy_table",),
     "dataset.versions": ("BaseVersion",),
     "errors": ("Ambiguous", "Contended", "Corrupt", "Fenced", "Invalid", "LsmError", "LsmWarning", "Unavailable"),
     "namespace": ("Namespace", "connect"),
@@ -65,6 +67,7 @@ __all__ = [
     "Writer",
     "arrow_dataset",
     "connect",
+    "copy_table",
     "create",
     "datafusion_table",
     "duckdb_relation",

@@ -296,6 +296,11 @@ def test_a_backup_is_restored_after_its_table_was_dropped(run, as_json, orders, 
     assert lancelsm.open(tmp_path / "other").config.registry == "object"
     assert run("restore", tmp_path, tmp_path / "third").code == 1
 
+    copied = as_json("copy", orders, tmp_path / "copy", "--primary-key", "id,state", "--regions", "bucket(state, 2)")
+    assert copied == {"table": str(tmp_path / "copy"), "rows": 3, "from": str(orders)}
+    assert as_json("describe", tmp_path / "copy")["primary_key"] == ["id", "state"]
+    assert run("copy", orders, tmp_path / "fourth", "--primary-key", "price").code == 1
+
 
 @pytest.mark.parametrize("answer", ["n\n", "y\n"])
 def test_drop_asks_for_confirmation_on_a_terminal(run, orders, monkeypatch, answer):

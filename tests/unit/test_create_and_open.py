@@ -17,6 +17,9 @@ from lancelsm.common.layout import CONFIG
 from lancelsm.dataset.adoption import write_facts
 from lancelsm.dataset.base_table import open_base
 from lancelsm.errors import Corrupt, Invalid, LsmError, Unavailable
+from lancelsm.objects import ObjectStore
+from lancelsm.region import config as configs
+from lancelsm.region.config import Config
 from lancelsm.region.handle import Ports, canonical, open_table
 from lancelsm.registry.open import open_registry
 from tests.simulation.faults import (
@@ -275,3 +278,54 @@ def test_open_and_status_read_each_thing_once(tmp_path: Path) -> None:
     table.status()
     read = [call.key for call in plan.calls[opened:] if call.port == "objects" and "/staged/" not in call.key]
     assert read == [*base, *lists]
+
+
+SAME = pa.schema([("id", pa.int64()), ("v", pa.string())])
+
+
+def test_a_table_that_exists_is_opened_if_that_is_ok_and_it_is_the_same(tmp_path: Path) -> None:
+    arguments: dict[str, Any] = {"primary_key": "id", "regions": "bucket(id, 2)", "exist_ok": True}
+    created = lancelsm.create(tmp_path / "t", [{"id": 1, "v": "a"}], **arguments, settings={"flush_rows": 7})
+    again = lancelsm.create(tmp_path / "t", [{"id": 2, "v": "b"}], **arguments)
+
+    assert again.config == created.config
+    assert again.scan().to_arrow().to_pylist() == [{"id": 1, "v": "a"}]
+    assert lancelsm.create(tmp_path / "t", SAME, **arguments).config == created.config
+    with pytest.raises(Invalid, match="a table already exists"):
+        lancelsm.create(tmp_path / "t", SAME, primary_key="id")
+
+
+@pytest.mark.parametrize(
+    ("other", "problem"),
+    [
+        ({"data_or_schema": pa.schema([("id", pa.int64()), ("v", pa.int64())])}, "column 'v' is different"),
+        ({"data_or_schema": pa.schema([("id", pa.int64())])}, "column 'v' is different"),
+        ({"data_or_schema": pa.schema([*SAME, ("w", pa.int64())])}, "column 'w' is different"),
+        ({"data_or_schema": pa.schema([("id", pa.int64()), pa.field("v", pa.string(), False)])}, "column 'v' is"),
+        ({"data_or_schema": pa.schema([SAME.field("v"), SAME.field("id")])}, "its columns are in another order"),
+        ({"primary_key": ["id", "v"]}, "column 'v' is different"),
+        ({"regions": None}, r"its region spec is bucket\(id, 2\)"),
+        ({"primary_key": "absent"}, "absent"),
+    ],
+)
+def test_a_table_that_exists_is_refused_if_it_is_another_one(
+    tmp_path: Path, other: dict[str, Any], problem: str
+) -> None:
+    wanted: dict[str, Any] = {"data_or_schema": SAME, "primary_key": "id", "regions": "bucket(id, 2)"}
+    lancelsm.create(tmp_path / "t", **wanted)
+    with pytest.raises(Invalid, match=problem):
+        lancelsm.create(tmp_path / "t", **{**wanted, **other}, exist_ok=True)
+
+
+def test_a_table_that_another_process_finishes_meanwhile_is_opened(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    finish = configs.create
+
+    def finish_twice(objects: ObjectStore, config: Config, *, uri: str) -> None:
+        finish(objects, replace(config, settings={"flush_rows": "9"}), uri=uri)
+        finish(objects, config, uri=uri)
+
+    monkeypatch.setattr(configs, "create", finish_twice)
+    made = lancelsm.create(tmp_path / "t", SAME, primary_key="id", exist_ok=True)
+    assert made.config.settings == {"flush_rows": "9"}

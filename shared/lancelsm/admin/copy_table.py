@@ -16,7 +16,7 @@ import pyarrow as pa
 from lancelsm.admin.clone import Copied, facts_of
 from lancelsm.admin.create import begin_copy, check_free, ensure_base, register_table
 from lancelsm.common.checked import checked
-from lancelsm.common.layout import COPIED, TableId, table_id
+from lancelsm.common.layout import RESTORED, TableId, table_id
 from lancelsm.common.setsum import Setsum
 from lancelsm.dataset.base_reads import scan_base
 from lancelsm.dataset.statement import check_stated, files_of
@@ -93,7 +93,7 @@ def copy_table(
             regions=spec,
             sequence_by=_sequence(source, schema, sequence_by),
         )
-        check_free(store, uri=location, marker=COPIED)
+        check_free(store, uri=location, marker=RESTORED)
         check_stated(view.base, source.context.objects, files_of(view.base))
         if set(schema.primary_key) != set(source.config.schema.primary_key):
             check_new_key(view, schema.primary_key, uri=source.context.uri)
@@ -103,7 +103,7 @@ def copy_table(
             "source": source.context.uri,
             "primary_key": ",".join(schema.primary_key),
         }
-        recorded = begin_copy(store, COPIED, marker, uri=location, storage_options=storage_options)
+        recorded = begin_copy(store, RESTORED, marker, uri=location, storage_options=storage_options)
         config = replace(config, table=TableId(recorded["table"]))
         written = _Counted(schema.columns)
         base = ensure_base(
@@ -113,7 +113,7 @@ def copy_table(
             facts_of(config),
             spec,
             rows=written.through(reader.scan(view, uri=source.context.uri)),
-            marker=COPIED,
+            marker=RESTORED,
             storage_options=storage_options,
         )
     read = _Counted(schema.columns)

@@ -19,7 +19,7 @@ import pyarrow as pa
 from lancelsm.admin.create_indexes import build_indexes, read_indexes
 from lancelsm.admin.foreign import first_foreign, not_free
 from lancelsm.common import settings as setting
-from lancelsm.common.layout import CLONE, CONFIG, COPIED, DROPPING, OWN_DIRECTORIES, RESTORED, TableId, table_id
+from lancelsm.common.layout import CLONE, CONFIG, DROPPING, OWN_DIRECTORIES, RESTORED, TableId, table_id
 from lancelsm.common.setsum import Setsum
 from lancelsm.dataset.base_reads import scan_base
 from lancelsm.dataset.base_table import BaseFacts, BaseTable, Sharding, create_base, ensure_mem_wal, find_base
@@ -35,7 +35,15 @@ from lancelsm.record.rowsum import row_setsum
 from lancelsm.record.schema import TableSchema, check_names, declare_primary_key, numbered
 from lancelsm.region import config as configs
 from lancelsm.region.config import Config
-from lancelsm.region.handle import DEFAULT_OWNER, Ports, TableHandle, add_table_to_catalog, canonical, table_handle
+from lancelsm.region.handle import (
+    DEFAULT_OWNER,
+    Ports,
+    TableHandle,
+    add_table_to_catalog,
+    canonical,
+    open_table,
+    table_handle,
+)
 from lancelsm.region.head import check_owner
 from lancelsm.region.markers import decode_marker, read_marker
 from lancelsm.registry.open import default_registry
@@ -45,7 +53,7 @@ from lancelsm.routing.transforms import Transform
 from lancelsm.wal.claim import create_region
 
 # Names of copies by marker file. The marker file is the first object of a copy.
-_COPIES = {CLONE: "clone", RESTORED: "restored table", COPIED: "copied table"}
+_COPIES = {CLONE: "clone", RESTORED: "restored or copied table"}
 
 
 def create_table(
@@ -60,15 +68,19 @@ def create_table(
     indexes: Mapping[str, Any] | None = None,
     storage_options: Mapping[str, str] | None = None,
     ports: Ports | None = None,
+    exist_ok: bool = False,
 ) -> TableHandle:
     """Create a table like `table.create`, but return its handle."""
     ports = ports or Ports()
     location = canonical(uri)
     store = ports.store(location, storage_options)
+    key = (primary_key,) if isinstance(primary_key, str) else tuple(primary_key)
+    if exist_ok and configs.read(store, uri=location) is not None:
+        return _open_same(location, data_or_schema, key, regions, storage_options=storage_options, ports=ports)
     check_free(store, uri=location)
     kind = registry or default_registry(location)
     with error_context(table=location):  # check all arguments before anything is written
-        schema, data = _schema_and_data(data_or_schema, (primary_key,) if isinstance(primary_key, str) else primary_key)
+        schema, data = _schema_and_data(data_or_schema, key)
         spec = parse_regions(regions, schema=schema)
         check_owner(owner)
         ports.registry(kind, uri=location, store=store, clock=ports.clock, ids=ports.ids)
@@ -96,8 +108,50 @@ def create_table(
     )
     table = register_table(config, store, location, storage_options=storage_options, ports=ports)
     build_indexes(table, wanted_indexes)
-    configs.create(store, config, uri=location)
+    try:
+        configs.create(store, config, uri=location)
+    except Invalid:  # another process finished the table meanwhile, with other settings
+        if not exist_ok:
+            raise
+        return open_table(location, storage_options=storage_options, ports=ports)
     return table
+
+
+def _open_same(
+    location: str,
+    data_or_schema: Any,
+    primary_key: Sequence[str],
+    regions: str | None,
+    *,
+    storage_options: Mapping[str, str] | None,
+    ports: Ports,
+) -> TableHandle:
+    """Open a table that has the schema, key and region spec of a call of `create`; raise `Invalid` if it has others."""
+    with error_context(table=location):
+        schema, _ = _schema_and_data(data_or_schema, primary_key)
+        spec = parse_regions(regions, schema=schema)
+    found = open_table(location, storage_options=storage_options, ports=ports)
+    check_same(found.config, schema, spec, uri=location)
+    return found
+
+
+def check_same(config: Config, schema: TableSchema, spec: RegionSpec, *, uri: str) -> None:
+    """Raise `Invalid`, which names the difference, unless a table has these columns, this key and this region spec."""
+    has, wanted = ([(one.name, one.type, one.nullable) for one in of.columns] for of in (config.schema, schema))
+    problem = ""
+    if has != wanted:
+        different = [*(one for one in wanted if one not in has), *(one for one in has if one not in wanted)]
+        problem = "its columns are in another order" if not different else f"column {different[0][0]!r} is different"
+    elif config.schema.primary_key != schema.primary_key:
+        problem = f"its primary key is {', '.join(config.schema.primary_key)}"
+    elif config.regions != spec:
+        problem = f"its region spec is {config.regions.describe() or 'one region' if config.regions else 'not set'}"
+    if problem:
+        raise Invalid(
+            f"a table with another schema, key or region spec exists there: {problem}",
+            remedy="Open it with lancelsm.open, or use another location.",
+            table=uri,
+        )
 
 
 def check_free(store: ObjectStore, *, uri: str, marker: str = "") -> None:
@@ -150,7 +204,7 @@ def begin_copy(
     """Write the marker file of a copy before its other objects. Nothing else may be at the location.
 
     Args:
-        marker: `common.layout.CLONE`, `RESTORED` or `COPIED`.
+        marker: `common.layout.CLONE` or `common.layout.RESTORED`.
         wanted: the content: the copy's `table` and `registry`, and its source.
 
     Returns:

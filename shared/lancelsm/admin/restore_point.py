@@ -27,7 +27,6 @@ from lancelsm.common.clock import Budget
 from lancelsm.common.layout import (
     CLONE,
     CONFIG,
-    COPIED,
     DROPPING,
     LOCK,
     PRIVATE,
@@ -63,7 +62,6 @@ _NOT_COPIED = (
     f"{PRIVATE}/tmp/",
     DROPPING,
     RESTORED,
-    COPIED,
     CONFIG,
     "_refs/tags/lancelsm.",
 )

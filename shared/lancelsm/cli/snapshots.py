@@ -1,4 +1,4 @@
-"""The commands `snapshot create|refresh|list|drop|clone`, `backup`, `restore` and `drop`."""
+"""The commands `snapshot create|refresh|list|drop|clone`, `backup`, `restore`, `copy`, `restore-point` and `drop`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from lancelsm.cli.arguments import At, Name, Uri
-from lancelsm.cli.session import Session, command
+from lancelsm.cli.session import Session, command, names
 
 if TYPE_CHECKING:
     from lancelsm.admin.clone import Copied
@@ -148,6 +148,51 @@ def restore(
     with session.working(f"Restoring {uri}"):
         copied = restore_table(source, uri, registry=registry, storage_options=session.storage_options)
     _show_copied(session, "Restored", copied)
+
+
+@command(
+    commands, "copy", example='lancelsm copy orders orders-by-email --primary-key email --regions "bucket(email, 4)"'
+)
+def copy(
+    session: Session,
+    source: Annotated[str, typer.Argument(metavar="FROM", help="The table: a path, or a URL of an object store.")],
+    to: Annotated[str, typer.Argument(metavar="TO", help="An empty location: a path or a URL.")],
+    primary_key: Annotated[
+        str | None, typer.Option(metavar="A[,B]", help="The key columns of the new table; by default the same.")
+    ] = None,
+    regions: Annotated[
+        str | None,
+        typer.Option(metavar="SPEC", help="Its region spec, as for init; default the same, or one if the key changes."),
+    ] = None,
+    sequence_by: Annotated[
+        str | None, typer.Option(metavar="A[,B]", help="What orders its change events; by default the same.")
+    ] = None,
+    at: At = None,
+    registry: Annotated[
+        str | None, typer.Option(metavar="KIND", help="sqlite, object or dynamodb:NAME, as for init.")
+    ] = None,
+) -> None:
+    """Copy the rows of a table to a new table, which may have another key.
+
+    Rows that have the same new key are refused, with examples. Settings are copied; indexes, snapshots and cursors are
+    not. After a crash, the same command continues if the rows of FROM are still the same. As JSON: {"table", "rows",
+    "from"}.
+    """
+    from lancelsm.admin.copy_table import copy_table
+    from lancelsm.history.at import at_of_text
+
+    with session.working(f"Copying {source}"):
+        copied = copy_table(
+            source,
+            to,
+            primary_key=names(primary_key),
+            regions=regions,
+            sequence_by=names(sequence_by),
+            at=None if at is None else at_of_text(at),
+            registry=registry,
+            storage_options=session.storage_options,
+        )
+    _show_copied(session, "Copied", copied)
 
 
 @command(

@@ -21,7 +21,7 @@ KEYS_AT_ONCE = 4_000_000
 _EXAMPLES = 5
 
 
-def check_new_key(view: View, primary_key: tuple[str, ...], *, uri: str, keys_at_once: int = KEYS_AT_ONCE) -> None:
+def check_new_key(view: View, primary_key: tuple[str, ...], *, uri: str) -> None:
     """Raise `Invalid` with examples if the rows of a view can't have this primary key.
 
     Raises also the errors of `read.reader.scan`.
@@ -29,7 +29,7 @@ def check_new_key(view: View, primary_key: tuple[str, ...], *, uri: str, keys_at
     most = view.base.rows + sum(
         region.tail.num_rows + sum(one.rows or 0 for one in region.generations) for region in view.regions
     )
-    passes = max(1, -(-most // keys_at_once))
+    passes = max(1, -(-most // KEYS_AT_ONCE))
     for number in range(passes):
         found = pa.concat_tables(_keys(view, primary_key, uri=uri, part=number, of=passes))
         _check_not_null(found, view, primary_key, uri=uri)

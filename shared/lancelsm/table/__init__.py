@@ -42,6 +42,7 @@ def create(
     settings: Mapping[str, object] | None = None,
     indexes: Mapping[str, Any] | None = None,
     storage_options: Mapping[str, str] | None = None,
+    exist_ok: bool = False,
     ports: Ports | None = None,
 ) -> Table:
     """Create a table at a path or URL and open it. Rows, if given, become version 1 of its base.
@@ -59,6 +60,8 @@ def create(
             with `kind` and the other arguments of `Table.create_index`, as in `{"vec": {"kind": "IVF_PQ",
             "num_sub_vectors": 16}}`.
         storage_options: options of the object store, as Lance takes them.
+        exist_ok: if a table with the same columns, key and region spec exists there, open it. It gets no rows, and it
+            keeps its registry, owner, settings and indexes. With other columns, key or spec it is `Invalid`.
 
     Raises:
         Invalid: a table or another dataset exists there, or schema, key, region spec, settings or indexes are not
@@ -82,6 +85,7 @@ def create(
             indexes=indexes,
             storage_options=storage_options,
             ports=ports or Ports(),
+            exist_ok=exist_ok,
         )
     )
 
