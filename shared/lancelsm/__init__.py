@@ -1,10 +1,16 @@
 """A log-structured merge tree in front of Lance tables: acknowledged writes are durable and visible at once.
 
-import lancelsm
+    import lancelsm
 
-table = lancelsm.create("orders", rows, primary_key="id", regions="bucket(id, 4)")
-table.upsert([{"id": 1, "state": "paid"}])
-table.scan(where="state = 'paid'").to_arrow()
+    table = lancelsm.create("orders", rows, primary_key="id", regions="bucket(id, 4)")
+    table.upsert([{"id": 1, "state": "paid"}])
+    table.scan(where="state = 'paid'").to_arrow()
+
+`create` and `open` return a `Table`, whose methods write, read and maintain it. `connect` returns the tables below a
+directory by name. `back_up`, `restore`, `copy_table` and `drop_table` copy and delete whole tables. `arrow_dataset`,
+`datafusion_table`, `duckdb_relation` and `polars_frame` give a table to other engines. `LsmError` is the base class of
+all errors; each of its six kinds says what to do next. The other names are types that methods return. `lancelsm.spark`
+works on data frames of Spark, and `lancelsm.client` is the client of a deployment on AWS.
 """
 
 from __future__ import annotations
@@ -13,35 +19,85 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from lancelsm.admin.clone import Copied
     from lancelsm.admin.copy_table import copy_table
-    from lancelsm.common.committed import Committed
+    from lancelsm.admin.drop import drop_table
+    from lancelsm.backup import back_up, restore
+    from lancelsm.common.committed import Committed, CommittedEntry
+    from lancelsm.common.settings import Settings
+    from lancelsm.compaction.background import Ran
+    from lancelsm.compaction.compact import CompactedGeneration
+    from lancelsm.compaction.maintenance import Flushed
+    from lancelsm.compaction.merge import Merged
+    from lancelsm.compaction.optimize import Optimized
+    from lancelsm.dataset.lance_readers import LanceSnapshot
     from lancelsm.dataset.versions import BaseVersion
     from lancelsm.errors import Ambiguous, Contended, Corrupt, Fenced, Invalid, LsmError, LsmWarning, Unavailable
+    from lancelsm.gc.collect import Candidate, Collected
+    from lancelsm.gc.mark import Kept
+    from lancelsm.history.changes import Change, Changes
+    from lancelsm.history.pin_records import Pin
     from lancelsm.namespace import Namespace, connect
+    from lancelsm.read.explain import Explanation, ReadLevel, ReadStep, RequestCount, SkippedLevel
+    from lancelsm.read.index_status import IndexStatus
+    from lancelsm.read.problems import TableProblem
+    from lancelsm.read.pruning.region_pruning import SkippedRegion
     from lancelsm.read.result import Rows
-    from lancelsm.read.sources.arrow_dataset import arrow_dataset, datafusion_table, duckdb_relation
+    from lancelsm.read.sources.arrow_dataset import ArrowDataset, arrow_dataset, datafusion_table, duckdb_relation
     from lancelsm.read.sources.polars_frame import polars_frame
-    from lancelsm.read.status import TableStatus
+    from lancelsm.read.status import RegionStatus, TableStatus
     from lancelsm.read.transact.change_capture import Applied
     from lancelsm.read.transact.edits import Edits
     from lancelsm.read.transact.read_token import RowsWithToken
+    from lancelsm.record.schema import TableSchema
+    from lancelsm.region.catalog import Region
+    from lancelsm.region.config import Config
+    from lancelsm.region.head import Head
+    from lancelsm.routing.spec import RegionSpec
+    from lancelsm.scrub.report import Problem, Report
     from lancelsm.table import Table, create, open  # noqa: A004
     from lancelsm.wal.writer import Writer
 
+    __version__: str
+
 _HOMES = {
+    "admin.clone": ("Copied",),
     "admin.copy_table": ("copy_table",),
+    "admin.drop": ("drop_table",),
+    "backup": ("back_up", "restore"),
+    "common.committed": ("Committed", "CommittedEntry"),
+    "common.settings": ("Settings",),
+    "compaction.background": ("Ran",),
+    "compaction.compact": ("CompactedGeneration",),
+    "compaction.maintenance": ("Flushed",),
+    "compaction.merge": ("Merged",),
+    "compaction.optimize": ("Optimized",),
+    "dataset.lance_readers": ("LanceSnapshot",),
     "dataset.versions": ("BaseVersion",),
     "errors": ("Ambiguous", "Contended", "Corrupt", "Fenced", "Invalid", "LsmError", "LsmWarning", "Unavailable"),
+    "gc.collect": ("Candidate", "Collected"),
+    "gc.mark": ("Kept",),
+    "history.changes": ("Change", "Changes"),
+    "history.pin_records": ("Pin",),
     "namespace": ("Namespace", "connect"),
+    "read.explain": ("Explanation", "ReadLevel", "ReadStep", "RequestCount", "SkippedLevel"),
+    "read.index_status": ("IndexStatus",),
+    "read.problems": ("TableProblem",),
+    "read.pruning.region_pruning": ("SkippedRegion",),
+    "read.result": ("Rows",),
+    "read.sources.arrow_dataset": ("ArrowDataset", "arrow_dataset", "datafusion_table", "duckdb_relation"),
+    "read.sources.polars_frame": ("polars_frame",),
+    "read.status": ("RegionStatus", "TableStatus"),
     "read.transact.change_capture": ("Applied",),
-    "read.status": ("TableStatus",),
     "read.transact.edits": ("Edits",),
     "read.transact.read_token": ("RowsWithToken",),
-    "read.result": ("Rows",),
-    "read.sources.arrow_dataset": ("arrow_dataset", "datafusion_table", "duckdb_relation"),
-    "read.sources.polars_frame": ("polars_frame",),
+    "record.schema": ("TableSchema",),
+    "region.catalog": ("Region",),
+    "region.config": ("Config",),
+    "region.head": ("Head",),
+    "routing.spec": ("RegionSpec",),
+    "scrub.report": ("Problem", "Report"),
     "table": ("Table", "create", "open"),
-    "common.committed": ("Committed",),
     "wal.writer": ("Writer",),
 }
 _HOME = {name: module for module, names in _HOMES.items() for name in names}
@@ -49,30 +105,65 @@ _HOME = {name: module for module, names in _HOMES.items() for name in names}
 __all__ = [
     "Ambiguous",
     "Applied",
+    "ArrowDataset",
     "BaseVersion",
+    "Candidate",
+    "Change",
+    "Changes",
+    "Collected",
     "Committed",
+    "CommittedEntry",
+    "CompactedGeneration",
+    "Config",
     "Contended",
+    "Copied",
     "Corrupt",
     "Edits",
+    "Explanation",
     "Fenced",
+    "Flushed",
+    "Head",
+    "IndexStatus",
     "Invalid",
+    "Kept",
+    "LanceSnapshot",
     "LsmError",
     "LsmWarning",
+    "Merged",
     "Namespace",
+    "Optimized",
+    "Pin",
+    "Problem",
+    "Ran",
+    "ReadLevel",
+    "ReadStep",
+    "Region",
+    "RegionSpec",
+    "RegionStatus",
+    "Report",
+    "RequestCount",
     "Rows",
     "RowsWithToken",
+    "Settings",
+    "SkippedLevel",
+    "SkippedRegion",
     "Table",
+    "TableProblem",
+    "TableSchema",
     "TableStatus",
     "Unavailable",
     "Writer",
     "arrow_dataset",
+    "back_up",
     "connect",
     "copy_table",
     "create",
     "datafusion_table",
+    "drop_table",
     "duckdb_relation",
     "open",
     "polars_frame",
+    "restore",
 ]
 
 
@@ -80,4 +171,12 @@ def __getattr__(name: str) -> object:
     # Import on first use: Lance, numpy and Spark would make the cold start of a writer slow.
     if name in _HOME:
         return getattr(import_module(f"lancelsm.{_HOME[name]}"), name)
+    if name == "__version__":
+        from importlib import metadata  # noqa: PLC0415 - slow, and few processes ask for it
+
+        return metadata.version("lancelsm")
     raise AttributeError(f"module 'lancelsm' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__, "__version__"})

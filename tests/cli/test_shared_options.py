@@ -54,6 +54,12 @@ def test_scan_to_stdout_prints_every_row(orders: Path, run: Run, output: str | N
     assert len(done.out.splitlines()) == (3 if output == "json" else 4)
 
 
+def test_rows_are_printed_in_the_given_order(orders: Path, run: Run) -> None:
+    done = run("scan", orders, "--order-by", "price desc, id", "--columns", "id", "--to", "-")
+    assert done.out.splitlines() == ['"id"', "3", "1", "2"]
+    assert run("scan", orders, "--order-by", "id", "--count").code == 2
+
+
 def test_a_document_as_csv_is_its_first_list_or_one_row(orders: Path, run: Run, as_json: Json) -> None:
     regions = list(csv.DictReader(run("status", orders, "--output", "csv").out.splitlines()))
     expected = as_json("status", orders)["regions"]

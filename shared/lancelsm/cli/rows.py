@@ -143,6 +143,9 @@ def scan(  # noqa: PLR0917 - one for each option
     columns: Annotated[str | None, typer.Option(metavar="A[,B]", help="Columns, in this order; default all.")] = None,
     where: Annotated[str | None, typer.Option(metavar="SQL", help=f"Only rows that match; {_SQL}.")] = None,
     limit: Annotated[int | None, typer.Option(min=0, metavar="N", help="At most N rows.")] = None,
+    order_by: Annotated[
+        str | None, typer.Option(metavar="A[ desc][,B]", help="Sort by these columns; null comes last.")
+    ] = None,
     count: Annotated[bool, typer.Option("--count", help="Only count the rows.")] = False,
     to: Annotated[
         str | None,
@@ -171,6 +174,8 @@ def scan(  # noqa: PLR0917 - one for each option
 
     if count and to is not None:
         raise typer.BadParameter("--count and --to exclude each other")
+    if order_by is not None and (count or explain):
+        raise typer.BadParameter("--order-by only sorts rows that are printed or written")
     if explain and to is not None:
         raise typer.BadParameter("--explain and --to exclude each other")
     table = session.open(uri, at=at)
@@ -183,7 +188,7 @@ def scan(  # noqa: PLR0917 - one for each option
         number = count_rows(table, columns=names(columns), where=where, limit=limit)
         session.show({"count": number}, lambda: str(number))
         return
-    rows = table.scan(columns=names(columns), where=where, limit=limit)
+    rows = table.scan(columns=names(columns), where=where, limit=limit, order_by=order_by)
     if to is None:
         show_rows(session, rows, capped=limit is None)
         return

@@ -95,6 +95,13 @@ def setting_sources(*, table: Mapping[str, str], environment: Mapping[str, str] 
     return {field.name: source(field.name) for field in fields(Settings)}
 
 
+def given_settings(settings: Settings, *, table: Mapping[str, str]) -> dict[str, object]:
+    """Return the settings that neither the table nor the environment explains: those that the caller gave."""
+    known = resolve(table=table)
+    values = {field.name: getattr(settings, field.name) for field in fields(Settings)}
+    return {name: value for name, value in values.items() if value != getattr(known, name)}
+
+
 def overridden(values: Mapping[str, object], environment: Mapping[str, str]) -> dict[str, object]:
     """Return the settings without those that the environment sets."""
     return {name: value for name, value in values.items() if f"{_PREFIX}{name.upper()}" not in environment}

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from importlib import import_module
 from itertools import chain
 from typing import Any
 
 import pyarrow as pa
 
+from lancelsm.common.extras import needing
 from lancelsm.errors import Invalid
 
 
@@ -26,6 +28,7 @@ class Rows:
 
     @property
     def schema(self) -> pa.Schema:
+        """The columns of the rows."""
         return self._stream.schema
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
@@ -39,6 +42,7 @@ class Rows:
         return iter(self._take())
 
     def to_arrow(self) -> pa.Table:
+        """Read the rows into a table of Arrow."""
         return self._take().read_all()
 
     def _take(self) -> pa.RecordBatchReader:
@@ -49,14 +53,25 @@ class Rows:
         return self._stream
 
     def to_polars(self) -> Any:
-        """Return a polars DataFrame; polars must be installed."""
-        import polars
+        """Return a polars DataFrame. Raise `Invalid` if polars is not installed."""
+        with needing("polars"):
+            import polars
 
         return polars.from_arrow(self.to_arrow())
 
     def to_pandas(self) -> Any:
-        """Return a pandas DataFrame; pandas must be installed."""
+        """Return a pandas DataFrame. Raise `Invalid` if pandas is not installed."""
+        with needing("pandas"):
+            import_module("pandas")  # pyarrow would raise an error without a remedy
+
         return self.to_arrow().to_pandas()
+
+    def to_duckdb(self, connection: Any = None) -> Any:
+        """Return a relation of duckdb, with the rows in memory. Raise `Invalid` if duckdb is not installed."""
+        with needing("duckdb"):
+            import duckdb
+
+        return (connection or duckdb).from_arrow(self.to_arrow())
 
 
 def with_first_batch(stream: pa.RecordBatchReader) -> pa.RecordBatchReader:

@@ -49,6 +49,12 @@ class TableStatus:
     indexes: tuple[IndexStatus, ...] = ()
     problems: tuple[TableProblem, ...] = ()
 
+    def _repr_html_(self) -> str:
+        """Show levels and lag in a notebook."""
+        from lancelsm.read.picture import status_html  # noqa: PLC0415 - only notebooks show it
+
+        return status_html(self)
+
 
 def read_status(handle: TableHandle) -> TableStatus:
     """Read the status of every region now: heads first, then the base.

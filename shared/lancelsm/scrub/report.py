@@ -69,6 +69,7 @@ class Report:
 
     @property
     def ok(self) -> bool:
+        """Whether nothing is wrong."""
         return not self.problems
 
 

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from html import escape
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from lancelsm.common.checked import checked
+from lancelsm.common.shown import shown
+from lancelsm.errors import Invalid, LsmError
 from lancelsm.history.at import At
 from lancelsm.read.problems import warn_of_problems
+from lancelsm.read.status import read_status
 from lancelsm.region.handle import DEFAULT_OWNER, Ports, open_with_base
 from lancelsm.table.administration import TableAdministration
 from lancelsm.table.history import TableHistory
@@ -29,6 +33,18 @@ class Table(TableWrites, TableReads, TableMaintenance, TableHistory, TableAdmini
         at = "" if self._at is None else f", at={self.at_version or self._at.name!r}"
         return f"<lancelsm.Table {self.uri!r}, primary_key={key!r}, regions={regions and regions.describe()!r}{at}>"
 
+    def _repr_html_(self) -> str:
+        """Show levels and lag in a notebook; of a table at a snapshot, or if they can't be read, only the text."""
+        from lancelsm.read.picture import status_html  # noqa: PLC0415 - only notebooks show it
+
+        text = f"<code>{escape(repr(self))}</code>"
+        if self._at is not None:
+            return text
+        try:
+            return f"{text}{status_html(read_status(self._handle))}"
+        except LsmError as error:
+            return f"{text}<br>{escape(error.kind)}: {escape(str(error))}"
+
 
 @checked
 def create(
@@ -36,7 +52,7 @@ def create(
     data_or_schema: Any,
     *,
     primary_key: str | Sequence[str],
-    regions: str | None = None,
+    regions: Annotated[str | None, "checked here: a number is a common mistake"] = None,
     registry: str | None = None,
     owner: str = DEFAULT_OWNER,
     settings: Mapping[str, object] | None = None,
@@ -73,6 +89,7 @@ def create(
     """
     from lancelsm.admin.create import create_table  # noqa: PLC0415
 
+    _check_regions(regions, primary_key)
     return Table(
         create_table(
             uri,
@@ -123,3 +140,15 @@ def open(  # noqa: A001 - read as lancelsm.open
         return table.at(at)
     warn_of_problems(handle, base=base, commits=True, stacklevel=3)
     return table
+
+
+def _check_regions(regions: object, primary_key: str | Sequence[str]) -> None:
+    if regions is None or isinstance(regions, str):
+        return
+    key = primary_key if isinstance(primary_key, str) else next(iter(primary_key), "id")
+    size = regions if isinstance(regions, int) and not isinstance(regions, bool) else 4
+    raise Invalid(
+        f"regions is {shown(regions)}",
+        remedy=f'Give a region spec: regions="bucket({key}, {size})"',
+        field="regions",
+    )

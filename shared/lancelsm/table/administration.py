@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import TYPE_CHECKING
+
 from lancelsm.common.checked import checked
 from lancelsm.read.status import TableStatus, full_status
 from lancelsm.region.catalog import Region
 from lancelsm.region.head import Head
 from lancelsm.table.open_table import OpenTable
 from lancelsm.wal.claim import claim, seal
+
+if TYPE_CHECKING:  # a process that only reads or writes rows does not load these
+    from lancelsm.admin.clone import Copied
 
 
 class TableAdministration(OpenTable):
@@ -22,6 +28,27 @@ class TableAdministration(OpenTable):
             Unavailable: a store or the registry did not answer.
         """
         return full_status(self._handle)
+
+    @checked
+    def clone(self, snapshot: str, to: str | Path, *, registry: str | None = None) -> Copied:
+        """Create a new table from a snapshot without copying the files of its base.
+
+        Args:
+            snapshot: the name of a snapshot. While the clone exists, the snapshot keeps the files that they share.
+            to: a path or URL. The clone must be able to read this table's files with the same storage options.
+            registry: the registry of the clone; by default as for a new table.
+
+        Raises:
+            Invalid: snapshot not found, or it was dropped or expired before the clone was complete; or something else
+                exists at `to`.
+            Corrupt: an object that the snapshot needs is missing, or the clone does not have the rows of the snapshot.
+            Contended, Ambiguous, Unavailable: clone again.
+
+        A crash at any line leaves no table at `to`. The same call continues where it stopped.
+        """
+        from lancelsm.admin.clone import clone_snapshot  # noqa: PLC0415
+
+        return clone_snapshot(self._handle, snapshot, to, registry=registry)
 
     @checked
     def claim(self, region: Region, *, owner: str | None = None) -> Head:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:  # a process that only reads or writes rows does not load thes
     from lancelsm.compaction.compact import CompactedGeneration
     from lancelsm.compaction.maintenance import Flushed
     from lancelsm.compaction.merge import Merged
+    from lancelsm.compaction.optimize import Optimized
     from lancelsm.gc.collect import Collected
     from lancelsm.scrub.report import Report
 
@@ -73,6 +74,23 @@ class TableMaintenance(OpenTable):
         from lancelsm.compaction.maintenance import merge_table  # noqa: PLC0415
 
         return merge_table(self._handle, engine=engine)
+
+    @checked
+    def optimize(self) -> Optimized:
+        """Rewrite fragments of the base if that is due, and update its indexes. `run` does it after each merge.
+
+        Returns:
+            What was rewritten; `left` is True if more remains to be done.
+
+        Raises:
+            Corrupt: the base, a head, a manifest or a generation is missing or damaged.
+            Contended: another process merges or optimizes the table. The indexes may be up to date.
+            Unavailable: a store or the registry did not answer.
+        """
+        self._check_writable()
+        from lancelsm.compaction.maintenance import optimize_table  # noqa: PLC0415
+
+        return optimize_table(self._handle)
 
     @checked
     def run(self, *, until_idle: bool = True, engine: Engine = "auto") -> Ran:

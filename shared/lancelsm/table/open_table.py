@@ -14,7 +14,7 @@ import pyarrow as pa
 from lancelsm.common.bounded_cache import BoundedCache
 from lancelsm.common.checked import checked
 from lancelsm.common.committed import Committed
-from lancelsm.common.settings import Settings
+from lancelsm.common.settings import Settings, given_settings
 from lancelsm.common.trace import NO_TRACE, Trace
 from lancelsm.errors import Corrupt, Invalid, error_context
 from lancelsm.history.at import At, AtSnapshot, find_version, read_at
@@ -66,8 +66,16 @@ class OpenTable:
             skew_seconds=handle.settings.skew_allowance_seconds,
         )
 
+    def __reduce__(self) -> tuple[object, tuple[object, ...]]:
+        """Pickle what opens the table again: location, settings, options of the store (which may have credentials)."""
+        settings = given_settings(self.settings, table=self.config.settings)
+        owner = None if self._owner == self.config.owner else self._owner
+        at = None if self._at is None else self.at_version or self._at.name
+        return _open_again, (self.uri, settings, self._handle.storage_options, owner, at)
+
     @property
     def uri(self) -> str:
+        """The location of the table."""
         return self._context.uri
 
     @property
@@ -82,10 +90,12 @@ class OpenTable:
 
     @property
     def config(self) -> Config:
+        """The facts of the table: schema, primary key, region spec, registry, owner."""
         return self._handle.config
 
     @property
     def settings(self) -> Settings:
+        """The settings in use."""
         return self._handle.settings
 
     @property
@@ -94,9 +104,19 @@ class OpenTable:
         return self._schema.columns if self._at is None else self._pinned.base.schema.columns
 
     @checked
-    def regions(self) -> list[Region]:
-        """List every region in the catalog."""
+    def list_regions(self) -> list[Region]:
+        """List every region that has or had rows.
+
+        Raises:
+            Corrupt: a record of the registry is damaged.
+            Unavailable: the registry did not answer.
+        """
         return regions(self._context)
+
+    @checked
+    def regions(self) -> list[Region]:
+        """The same as `list_regions`, under its old name."""
+        return self.list_regions()
 
     @checked
     def region(self, identity: str) -> Region:
@@ -239,3 +259,9 @@ class OpenTable:
             except Corrupt:  # guard: reader takes a new view after a collection
                 self._views.forget()
                 return read(self._views.take(list_regions, select=select))
+
+
+def _open_again(uri: str, settings: object, storage_options: object, owner: str | None, at: At | None) -> object:
+    from lancelsm import table  # noqa: PLC0415 - it imports this module
+
+    return table.open(uri, settings=settings, storage_options=storage_options, owner=owner, at=at)  # type: ignore[arg-type]

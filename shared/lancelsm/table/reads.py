@@ -19,6 +19,7 @@ from lancelsm.read.explained_read import ReadName, explained_read
 from lancelsm.read.freshness import Consistency
 from lancelsm.read.key_regions import KeyRegions
 from lancelsm.read.lance_snapshot import take_lance_snapshot
+from lancelsm.read.ordering import in_order, parse_order
 from lancelsm.read.pruning.region_pruning import pruned_view, regions_for
 from lancelsm.read.result import Rows, with_first_batch
 from lancelsm.read.transact.read_token import RowsWithToken
@@ -40,6 +41,7 @@ class TableReads(OpenTable):
         columns: Sequence[str] | None = None,
         where: str | None = None,
         limit: int | None = None,
+        order_by: str | Sequence[str] | None = None,
         consistency: Consistency = "strong",
         max_staleness: float | None = None,
     ) -> Rows:
@@ -50,13 +52,16 @@ class TableReads(OpenTable):
             where: an SQL condition over the table's columns, in Lance's dialect: text in single quotes, and backticks
                 around a column name that is not a plain word.
             limit: return at most this many rows.
+            order_by: sort by these columns, such as `total desc, id`; by default there is no order. Null comes last.
+                Every matching row is read; without `limit`, all of them are in memory.
             consistency: with `eventual` the rows may be up to `max_staleness` seconds old. The read then uses what
                 this object has read before, without asking whether anything has changed.
             max_staleness: above 0 and below the setting `collect_interval_seconds`.
 
         Raises:
-            Invalid: unknown column, the condition is not valid SQL, or `max_staleness` is missing or out of range. At a
-                snapshot also: it was dropped or has expired; this error may come after some rows.
+            Invalid: unknown column, the condition is not valid SQL, a column can't be sorted, or `max_staleness` is
+                missing or out of range. At a snapshot also: it was dropped or has expired; this error may come after
+                some rows.
             Corrupt: an object is missing, or a check finds it damaged; the error names it. Reads can't detect a changed
                 value in a data file that still decodes: docs/design.md, "What scrub and readers can't tell".
             Unavailable: a store or the registry did not answer.
@@ -68,15 +73,22 @@ class TableReads(OpenTable):
             stream = reader.scan(
                 needed,
                 uri=self.uri,
-                columns=columns,
+                columns=wanted,
                 where=where,
-                limit=limit,
+                limit=limit if order is None else None,
                 kept=self._views.kept,
                 parallel=self._context.parallel,
                 trace=self._trace,
             )
-            return Rows(with_first_batch(stream if self._at is None else self._explain_missing(stream, self._at)))
+            stream = stream if self._at is None else self._explain_missing(stream, self._at)
+            if order is None:
+                return Rows(with_first_batch(stream))
+            found = in_order(stream, order, limit=limit).read_all()
+            return Rows((found if columns is None else found.select(columns)).to_reader())
 
+        with error_context(table=self.uri):
+            order = None if order_by is None else parse_order(order_by, self.schema)
+        wanted = columns if order is None or columns is None else list(dict.fromkeys([*columns, *order.columns]))
         staleness = self._staleness(consistency, max_staleness)
         list_regions, select = regions_for(where, context=self._context, config=self.config)
         return self._read_with_retry(read, list_regions, select=select, max_staleness=staleness)
@@ -107,6 +119,68 @@ class TableReads(OpenTable):
         staleness = self._staleness(consistency, max_staleness)
         list_regions, select = regions_for(where, context=self._context, config=self.config)
         return self._read_with_retry(read, list_regions, select=select, max_staleness=staleness)
+
+    @checked
+    def count_rows(self, where: str | None = None) -> int:
+        """Count the live rows as of now: `count` under the name that LanceDB and Lance use.
+
+        Raises: the same errors as `scan`.
+        """
+        return self.count(where=where)
+
+    @checked
+    def head(self, n: int = 5) -> pa.Table:
+        """Return some live rows, at most `n`.
+
+        Raises: the same errors as `scan`.
+        """
+        return self.scan(limit=n).to_arrow()
+
+    @checked
+    def to_arrow(self) -> pa.Table:
+        """Return all live rows as of now. To read only some columns or rows, use `scan(...).to_arrow()`.
+
+        Raises: the same errors as `scan`.
+        """
+        return self.scan().to_arrow()
+
+    @checked
+    def to_batches(self) -> Iterator[pa.RecordBatch]:
+        """Iterate over all live rows as of now in batches, without holding them all in memory.
+
+        Raises: the same errors as `scan`.
+        """
+        return self.scan().to_batches()
+
+    @checked
+    def to_pandas(self) -> Any:
+        """Return all live rows as of now as a pandas DataFrame.
+
+        Raises: the same errors as `scan`; also `Invalid`: pandas is not installed.
+        """
+        return self.scan().to_pandas()
+
+    @checked
+    def to_polars(self) -> Any:
+        """Return all live rows as of now as a polars DataFrame. `lancelsm.polars_frame` is a lazy frame.
+
+        Raises: the same errors as `scan`; also `Invalid`: polars is not installed.
+        """
+        return self.scan().to_polars()
+
+    @checked
+    def to_duckdb(self, connection: Any = None) -> Any:
+        """Return the table as a relation of duckdb. Each query of it scans the table as of then.
+
+        Args:
+            connection: a connection of duckdb; by default its default connection.
+
+        Raises:
+            Invalid: duckdb is not installed.
+        """
+        from lancelsm.read.sources.arrow_dataset import duckdb_relation  # noqa: PLC0415 - few processes use it
+
+        return duckdb_relation(self, connection)
 
     @overload
     def get(

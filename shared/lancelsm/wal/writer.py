@@ -37,7 +37,8 @@ class Writer:
     """A context manager for many concurrent callers: rows that arrive at about the same time are committed together.
 
     `submit` is thread-safe and returns at once; `upsert` and `delete` wait for the acknowledgement. Leaving the
-    context waits for everything that was submitted and raises the first error. It does not flush.
+    context waits for everything that was submitted and raises the first error. It does not flush. With `async with`,
+    leaving it does not block the event loop; see `submit_async`.
 
     Args:
         target: the table.
@@ -85,6 +86,14 @@ class Writer:
         self.close()
         if error is None and self._buffer.failure is not None:
             raise self._buffer.failure
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await asyncio.to_thread(self.__exit__, kind, error, trace)
 
     def upsert(self, data: Any) -> Committed:
         """Upsert whole rows, and wait until they are durable and visible.

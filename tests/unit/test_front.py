@@ -1,0 +1,183 @@
+"""What users of other tables expect of a table: counts, heads, order, frames, notebooks, pickles, and async writers."""
+
+from __future__ import annotations
+
+import asyncio
+import pickle
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import lancelsm
+from lancelsm.errors import Invalid
+from lancelsm.read.ordering import in_order, parse_order
+from lancelsm.table import Table
+
+ROWS = [
+    {"id": 1, "state": "new", "total": 2.5},
+    {"id": 2, "state": "paid", "total": None},
+    {"id": 3, "state": "new", "total": 9.0},
+    {"id": 4, "state": "void", "total": 2.5},
+]
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Table:
+    """Two rows in the base and two in the log."""
+    made = lancelsm.create(str(tmp_path / "orders"), pa.Table.from_pylist(ROWS[:2]), primary_key="id")
+    made.upsert(ROWS[2:])
+    return made
+
+
+def ids(rows: Any) -> list[int]:
+    return list(rows.to_arrow()["id"].to_pylist())
+
+
+@pytest.mark.rest
+def test_a_table_has_the_reads_of_other_tables(table: Table) -> None:
+    assert (table.count_rows(), table.count_rows("state = 'new'"), table.count_rows(where="id > 9")) == (4, 2, 0)
+    assert [table.head(n).num_rows for n in (0, 3, 9)] == [0, 3, 4]
+    assert sorted(table.to_arrow().to_pylist(), key=lambda row: row["id"]) == ROWS
+    assert sum(batch.num_rows for batch in table.to_batches()) == 4
+    assert sorted(table.to_pandas()["id"]) == [1, 2, 3, 4]
+    assert sorted(table.to_polars()["id"]) == [1, 2, 3, 4]
+    relation = table.to_duckdb()
+    table.delete([4])
+    assert relation.filter("state <> 'paid'").aggregate("sum(id)").fetchall() == [(4,)]  # as of the query
+    assert table.scan(where="id < 3").to_duckdb().aggregate("count(*)").fetchall() == [(2,)]
+
+
+@pytest.mark.parametrize(
+    ("order_by", "expected"),
+    [
+        ("id", [1, 2, 3, 4]),
+        ("id desc", [4, 3, 2, 1]),
+        ("total, id DESC", [4, 1, 3, 2]),
+        (["total desc", "id asc"], [3, 1, 4, 2]),
+        (["state", "id"], [1, 3, 2, 4]),
+    ],
+)
+@pytest.mark.parametrize("limit", [None, 0, 3, 9])
+def test_a_scan_sorts_its_rows(table: Table, order_by: Any, expected: list[int], limit: int | None) -> None:
+    assert ids(table.scan(order_by=order_by, limit=limit)) == expected[:limit]
+    rows = table.scan(order_by=order_by, limit=limit, columns=["id"], where="id <> 3").to_arrow()
+    assert rows.column_names == ["id"]
+    assert rows["id"].to_pylist() == [one for one in expected if one != 3][:limit]
+
+
+@pytest.mark.parametrize(
+    ("order_by", "message"),
+    [("totl", "Did you mean 'total'"), ("", "Columns are"), ([], "Name each column once"), ("id, id desc", "once")],
+)
+def test_a_wrong_order_is_invalid(table: Table, order_by: Any, message: str) -> None:
+    with pytest.raises(Invalid, match=message) as raised:
+        table.scan(order_by=order_by)
+    assert raised.value.where["table"] == table.uri
+
+
+def test_a_column_whose_type_has_no_order_is_invalid() -> None:
+    schema = pa.schema([("tags", pa.list_(pa.string())), ("a desc", pa.int64())])
+    with pytest.raises(Invalid, match="can't be sorted by column 'tags'"):
+        parse_order("tags", schema)
+    assert parse_order("a desc", schema).keys == (("a desc", "ascending"),)
+
+
+def test_a_limit_bounds_the_rows_in_memory() -> None:
+    schema = pa.schema([("n", pa.int64())])
+    alive: list[int] = []
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        before = pa.total_allocated_bytes()
+        for part in range(12):
+            yield pa.record_batch([pa.array(range(part * 50_000, (part + 1) * 50_000), pa.int64())], schema=schema)
+            alive.append(pa.total_allocated_bytes() - before)
+
+    stream = pa.RecordBatchReader.from_batches(schema, batches())
+    rows = in_order(stream, parse_order("n desc", schema), limit=2).read_all()
+
+    assert rows["n"].to_pylist() == [599_999, 599_998]
+    assert max(alive) < 8 * 50_000 * 8  # of 12 batches
+
+
+@pytest.mark.parametrize(
+    ("package", "method"), [("pandas", "to_pandas"), ("polars", "to_polars"), ("duckdb", "to_duckdb")]
+)
+def test_a_missing_package_is_named_with_the_command_that_installs_it(
+    table: Table, monkeypatch: pytest.MonkeyPatch, package: str, method: str
+) -> None:
+    monkeypatch.setitem(sys.modules, package, None)
+
+    for owner in (table, table.scan()):
+        with pytest.raises(Invalid, match=rf"{package} is not installed.*pip install 'lancelsm\[{package}\]'"):
+            getattr(owner, f"to_{package}")()
+
+
+@pytest.mark.parametrize(
+    ("regions", "spec"), [(4, "bucket(id, 4)"), (True, "bucket(id, 4)"), (["id"], "bucket(id, 4)")]
+)
+def test_a_number_of_regions_is_answered_with_a_region_spec(tmp_path: Path, regions: Any, spec: str) -> None:
+    with pytest.raises(Invalid, match=rf'regions="{spec}"'.replace("(", r"\(").replace(")", r"\)")):
+        lancelsm.create(str(tmp_path / "t"), ROWS, primary_key=["id"], regions=regions)
+    assert not (tmp_path / "t").exists()
+
+
+def test_a_pickled_table_opens_the_same_table(table: Table) -> None:
+    table.snapshot("monday")
+    table.delete([1])
+    opened = lancelsm.open(table.uri, settings={"flush_rows": 7}, owner="loader")
+
+    copy = pickle.loads(pickle.dumps(opened))
+    assert (copy.uri, copy.settings, copy.config) == (table.uri, opened.settings, table.config)
+    assert ids(copy.scan(order_by="id")) == [2, 3, 4]
+    copy.claim(copy.list_regions()[0], owner="other")
+    with pytest.raises(lancelsm.Fenced):
+        table.upsert(ROWS[0])
+    assert ids(pickle.loads(pickle.dumps(table.at("monday"))).scan(order_by="id")) == [1, 2, 3, 4]
+    assert pickle.loads(pickle.dumps(table.at(1))).at_version == 1
+
+
+def test_a_notebook_shows_levels_and_lag(table: Table) -> None:
+    table.snapshot("monday")
+    shown = table._repr_html_()
+
+    assert "2 rows to flush, 0 generations to merge" in shown
+    assert shown.count("<tr>") == 2
+    assert table.status()._repr_html_() in shown
+    assert "rows to flush" not in table.at("monday")._repr_html_()
+
+    lancelsm.drop_table(table.uri)
+    assert "Invalid: " in table._repr_html_()
+
+
+def test_a_writer_works_in_async_code(table: Table) -> None:
+    async def write() -> int:
+        async with table.writer() as writer:
+            done = await asyncio.gather(*(writer.submit_async({**ROWS[0], "id": number}) for number in range(10, 20)))
+        with pytest.raises(Invalid, match="closed"):
+            writer.submit(ROWS[0])
+        return sum(one.rows for one in done)
+
+    assert asyncio.run(write()) == 10
+    assert table.count_rows() == 14
+
+
+def test_an_error_of_a_write_ends_the_async_context(table: Table) -> None:
+    async def write() -> None:
+        async with table.writer() as writer:
+            writer.submit({**ROWS[0], "total": 1.0})
+            table.seal(table.list_regions()[0])
+
+    with pytest.raises(Invalid, match="sealed"):
+        asyncio.run(write())
+
+
+def test_a_clone_and_an_optimize_are_methods(table: Table, tmp_path: Path) -> None:
+    table.snapshot("monday")
+    done = table.clone("monday", tmp_path / "copy")
+
+    assert ids(lancelsm.open(done.uri).scan(order_by="id")) == [1, 2, 3, 4]
+    assert table.optimize().left is False

@@ -1,0 +1,98 @@
+"""The public API, walked from `lancelsm.__all__`: everything reachable is exported, documented and typed."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import inspect
+import re
+import typing
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import lancelsm
+
+PUBLIC = {name: getattr(lancelsm, name) for name in lancelsm.__all__}
+CLASSES = {name: value for name, value in PUBLIC.items() if isinstance(value, type)}
+# Only their fields are public: their methods are for the library (docs/stability.md).
+VALUES = {"ArrowDataset", "Config", "Head", "Pin", "Region", "RegionSpec", "TableSchema"}
+INTERNAL = {"Ports", "Scannable"}  # how tests open a table; what a source needs of a table
+
+
+def callables(owner: str, kind: type) -> Iterator[tuple[str, Any]]:
+    """The public methods and properties of a class, without those of Python's own classes."""
+    for name, _ in inspect.getmembers(kind):
+        found = inspect.getattr_static(kind, name)
+        ours = str(getattr(inspect.unwrap(unwrapped(found)), "__module__", "")).startswith("lancelsm")
+        if not name.startswith("_") and ours and (callable(unwrapped(found)) or isinstance(found, property)):
+            yield f"{owner}.{name}", unwrapped(found)
+
+
+def unwrapped(found: Any) -> Any:
+    if isinstance(found, property):
+        return found.fget
+    return found.__func__ if isinstance(found, classmethod | staticmethod) else found
+
+
+FUNCTIONS = {
+    **{name: value for name, value in PUBLIC.items() if inspect.isfunction(value)},
+    **{name: found for owner, kind in CLASSES.items() if owner not in VALUES for name, found in callables(owner, kind)},
+}
+
+
+def mentioned(function: Any) -> set[str]:
+    """The names of classes in the annotations of a function."""
+    annotations = inspect.unwrap(function).__annotations__
+    return {name for text in annotations.values() for name in re.findall(r"[A-Z]\w+", str(text).partition('"')[0])}
+
+
+@pytest.mark.parametrize("name", sorted(PUBLIC))
+def test_a_public_name_is_documented(name: str) -> None:
+    assert (inspect.getdoc(PUBLIC[name]) or "").strip(), name
+    assert not (PUBLIC[name].__doc__ or "").startswith(f"{name}("), "the generated text of a dataclass"
+
+
+@pytest.mark.parametrize("name", sorted(FUNCTIONS))
+def test_a_public_method_is_documented_and_typed(name: str) -> None:
+    function = inspect.unwrap(FUNCTIONS[name])
+    parameters = [found for found in inspect.signature(function).parameters.values() if found.name != "self"]
+
+    assert (function.__doc__ or "").strip()
+    assert "return" in function.__annotations__
+    assert [found.name for found in parameters if found.annotation is found.empty and found.name != "cls"] == []
+
+
+def test_every_class_of_ours_that_a_signature_or_a_result_has_is_exported() -> None:
+    hidden = {}
+    places = {name: (inspect.unwrap(found).__module__, mentioned(found)) for name, found in FUNCTIONS.items()}
+    for name, kind in CLASSES.items():
+        if dataclasses.is_dataclass(kind) and name not in VALUES:
+            types = {name for found in dataclasses.fields(kind) for name in re.findall(r"[A-Z]\w+", str(found.type))}
+            places[name] = (kind.__module__, types)
+    for name, (home, types) in places.items():
+        module = importlib.import_module(home)
+        for mention in types - set(lancelsm.__all__) - INTERNAL:
+            value = getattr(module, mention, None) or _type_checked(module, mention)
+            if isinstance(value, type) and value.__module__.startswith("lancelsm") and not issubclass(value, str):
+                hidden[name] = mention
+    assert hidden == {}
+
+
+def _type_checked(module: Any, name: str) -> Any:
+    """A class that a module imports for type checks only."""
+    found = re.search(rf"from (lancelsm[\w.]+) import (?:.*\b)?{name}\b", inspect.getsource(module))
+    return None if found is None else getattr(importlib.import_module(found[1]), name, None)
+
+
+def test_the_package_lists_its_names_and_its_version() -> None:
+    assert lancelsm.__all__ == sorted(lancelsm.__all__)
+    assert set(lancelsm.__all__) <= set(dir(lancelsm))
+    assert re.fullmatch(r"\d+\.\d+\.\d+", lancelsm.__version__)
+    assert [name for name in lancelsm.__all__ if name not in (lancelsm.__doc__ or "") and name in FUNCTIONS] == []
+
+
+def test_the_types_of_public_functions_resolve() -> None:
+    for name in ("create", "open", "connect"):
+        assert typing.get_type_hints(inspect.unwrap(PUBLIC[name]))["return"].__name__ in lancelsm.__all__
