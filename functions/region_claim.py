@@ -40,4 +40,4 @@ def handler(event: Document, call: FunctionCall) -> Document:
     owner = request.owner or handle.config.owner
     claimed = [(region, claim(region, owner=owner)) for region in select_regions(handle.context, request.region)]
     call.telemetry.measure("regions_claimed", len(claimed), table=handle.context.uri)
-    return documents.region_owners(claimed, handle.config.regions)
+    return documents.region_owners(claimed, handle.config)

@@ -187,6 +187,7 @@ INDEXES = frozenset(
         "indexes.write_promise",
         "indexes.write_wanted",
         "region_snapshots.write_region_snapshot",
+        "sharding_specs.replace_specs",  # only for a reshard
         "merged_generations.read_details",
         "search_reads.fragments_without_text_index",
         "search_reads.indexed_rows",

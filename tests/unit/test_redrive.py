@@ -12,7 +12,6 @@ from lancelsm.errors import LsmError, Unavailable
 from lancelsm.objects import ObjectStore
 from lancelsm.record.normalize import upserts
 from lancelsm.region.handle import TableHandle
-from lancelsm.routing.route import route
 from lancelsm.stack.delivery.message import decode, encode, packed, unpacked
 from lancelsm.stack.delivery.redrive import Openers, Redriven, Verdict, redrive
 from lancelsm.wal.claim import seal
@@ -61,7 +60,7 @@ def write(deployment: Deployment, key: int, value: int) -> None:
     """Write a row directly, not through the queue."""
     target = deployment.handle.target()
     rows = upserts([{"id": key, "v": value}], schema=target.schema)
-    RegionWriters(target, owner=target.owner).append_all(route(rows, target.regions))
+    RegionWriters(target, owner=target.owner).append_all(rows)
 
 
 def test_a_row_that_is_valid_now_is_appended_and_its_dead_letter_deleted():

@@ -101,7 +101,7 @@ def test_regions_of_one_call_get_their_own_rows_at_any_switch_of_threads(
             together.wait(10)
         return in_lockstep
 
-    def traced_append_all(writers: RegionWriters, parts: Any, *, next_draft: Any) -> Any:
+    def traced_append_all(writers: RegionWriters, rows: Any, *, next_draft: Any, **options: Any) -> Any:
         def traced(*arguments: Any) -> Any:
             before = sys.gettrace()
             sys.settrace(lambda frame, *_: in_lockstep if frame.f_code is next_draft.__code__ else None)
@@ -110,7 +110,7 @@ def test_regions_of_one_call_get_their_own_rows_at_any_switch_of_threads(
             finally:
                 sys.settrace(before)
 
-        return append_all(writers, parts, next_draft=traced)
+        return append_all(writers, rows, next_draft=traced, **options)
 
     monkeypatch.setattr(RegionWriters, "append_all", traced_append_all)
 

@@ -32,7 +32,7 @@ class Slow(LocalStore):
         return super().create(key, body)
 
     def holds_back(self) -> bool:
-        writers = self.other._writers
+        writers = self.other._region_writers
         return writers is not None and any(one._held and one._held.waiting for one in writers._writers.values())
 
 

@@ -149,7 +149,7 @@ def set_regions(table: TableHandle, text: str) -> TableHandle:
     if table.config.regions is not None:
         raise Invalid(
             f"the table has the region spec {table.config.regions}",
-            remedy="Leave --regions out: a region spec can't be changed",
+            remedy=f"Leave --regions out. To change it: lancelsm reshard {table.context.uri} SPEC",
             table=table.context.uri,
             field="regions",
         )

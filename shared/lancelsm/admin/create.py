@@ -254,7 +254,8 @@ def register_table(
     add_table_to_catalog(table)
     if config.regions is not None:
         for values in all_values(config.regions) or []:
-            create_region(table.context, spec_id=config.regions.spec_id, values=values, owner=config.owner)
+            spec_id = config.regions.spec_id
+            create_region(table.context, spec_id=spec_id, values=values, owner=config.owner, resharding=True)
     return table
 
 

@@ -100,13 +100,12 @@ def _show(
 
 
 def _manifest(region: RegionOfTable, handle: TableHandle) -> dict[str, Any]:
-    from lancelsm.routing.route import values_json
     from lancelsm.scrub.inspection import find_manifest
 
-    found, spec = find_manifest(region), handle.config.regions
+    found = find_manifest(region)
     return {
         **_plain(asdict(found.manifest)),
-        "values": values_json(region.values, spec) if spec else {},
+        "values": handle.config.region_values(region.values, number=region.number),
         "staged": found.head.manifest_key,
         "staged_files": found.staged,
         "published": found.published,

@@ -1,4 +1,4 @@
-"""The commands `region list|claim|seal|forget|adopt` and `registry rebuild`."""
+"""The commands `region list|claim|seal|forget|adopt`, `reshard` and `registry rebuild`."""
 
 from __future__ import annotations
 
@@ -150,6 +150,33 @@ def adopt(
     show_regions(session, handle, ((one, one.head()) for one in resolve_regions(handle, None)))
 
 
+@command(commands, "reshard", example='lancelsm reshard orders "bucket(id, 64)"')
+def reshard(
+    session: Session,
+    uri: Uri,
+    spec: Annotated[
+        str | None,
+        typer.Argument(metavar="SPEC", help="The new region spec; without one, finish a reshard that was interrupted."),
+    ] = None,
+) -> None:
+    """Give the table another region spec while writers go on.
+
+    First flushes and merges until little is left. Then all regions are sealed, and the rest is merged: writes wait for
+    this. The old regions stay, without rows, until nothing needs their logs. A command that was killed is finished by
+    the next one, or by a writer that waits for it. As JSON: {"regions", "sealed", "opened"}.
+    """
+    from dataclasses import asdict
+
+    from lancelsm.admin.reshard import reshard as reshard_table
+    from lancelsm.cli.text import counted
+
+    handle = session.handle(uri)
+    with session.working("Resharding"):
+        _, done = reshard_table(handle, spec)
+    text = f"The table has the regions {done.regions}; sealed {counted(done.sealed, 'region')}, opened {done.opened:,}"
+    session.show(asdict(done), lambda: text)
+
+
 @command(registry, "rebuild", example="lancelsm registry rebuild orders")
 def rebuild(session: Session, uri: Uri) -> None:
     """Derive the head of every region from storage, after the registry was lost or restored from a backup.
@@ -183,7 +210,7 @@ def show_regions(
     from lancelsm.cli.text import listing
     from lancelsm.stack import documents
 
-    document = documents.region_owners(owned, handle.config.regions)
+    document = documents.region_owners(owned, handle.config)
     found = document["regions"]
     columns = ("region", "epoch", "owner", "status", "values")
 

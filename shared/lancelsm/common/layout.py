@@ -23,6 +23,7 @@ from __future__ import annotations
 import hashlib
 import re
 import uuid
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NewType, TypeAlias
 
@@ -61,6 +62,7 @@ OWN_DIRECTORIES = (*LANCE_DIRECTORIES, MEM_WAL, PRIVATE)
 _GENERATION = re.compile(r"([0-9a-f]{8})_gen_([1-9][0-9]*)")
 _ROUND = re.compile(r"([1-9][0-9]*)-[0-9a-f]{32}\.binpb")
 _STAGED = re.compile(r"/manifest/staged/([1-9][0-9]*)-[0-9a-f]{32}\.binpb\Z")
+_NUMBERED_FIELD = re.compile(r"@([1-9][0-9]*)\Z")
 _ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
@@ -218,6 +220,21 @@ def region_id(*, table: TableId, spec_id: int, values: RegionValues) -> RegionId
     return RegionId(str(uuid.UUID(bytes=digest.digest()[:16], version=4)))
 
 
+def numbered_field(field_id: str, number: int) -> str:
+    """Return the id of a field of a region spec that is not the first one of its table."""
+    return field_id if number == 1 else f"{field_id}@{number}"
+
+
+def spec_number(spec_id: int, values: Iterable[tuple[str, bytes | None]]) -> int:
+    """Return the number of the region spec that a region belongs to: 1, and one more after each reshard.
+
+    Lance stores it as the id of the spec. The id 0 means that Lance does not store the spec: then the names of the
+    region's values carry the number.
+    """
+    found = [int(match[1]) for name, _ in values if (match := _NUMBERED_FIELD.search(name))]
+    return max(found, default=max(spec_id, 1))
+
+
 def _numbered(key: str, suffix: str) -> int | None:
     """Return the number in a name of 64 binary digits with this suffix, or None for any other name."""
     digits, _, found = key.rpartition("/")[2].partition(".")
@@ -251,6 +268,11 @@ def table_key(table: TableId) -> Key:
 def scheduled_key(table: TableId) -> Key:
     """Return the key of the advisory record of what scheduled scrubs and backups have read of a table."""
     return Key(partition="scrub", sort=table)
+
+
+def reshard_key(table: TableId) -> Key:
+    """Return the key of the record of the last reshard of a table."""
+    return Key(partition="reshard", sort=table)
 
 
 def source_key(table: TableId, name: str) -> Key:

@@ -44,7 +44,7 @@ from lancelsm.read.index_status import (
     read_index_statuses,
 )
 from lancelsm.region import manifest as manifests
-from lancelsm.region.catalog import Region, regions, with_heads
+from lancelsm.region.catalog import Region, SealedRegion, regions, with_heads
 from lancelsm.region.compare_and_swap import commit, newest
 from lancelsm.region.handle import TableHandle
 from lancelsm.region.lease import lease
@@ -310,7 +310,8 @@ def _require(handle: TableHandle, number: int) -> None:
 
     def require(region: Region) -> None:
         if region.find_head() is None:  # guard: region without a head is created before its flushes are refused
-            create_region(context, spec_id=region.spec_id, values=region.values, owner=handle.config.owner)
+            with suppress(SealedRegion):  # a reshard left it
+                create_region(context, spec_id=region.spec_id, values=region.values, owner=handle.config.owner)
         if region.find_head() is not None:
             commit(region, require_list)  # guard: heads require the list
 

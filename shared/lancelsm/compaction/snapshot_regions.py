@@ -27,7 +27,7 @@ def snapshot_regions(handle: TableHandle) -> bool:
         return False
     for _ in range(_TRIES):
         taken = context.clock.now()  # guard: age of a region snapshot counts from before its heads
-        found = with_heads(context, regions(context))
+        found = with_heads(context, [one for one in regions(context) if one.retired is None])
         if len(found) < 2:
             return False
         named = context.each(lambda pair: newest(*pair), found)

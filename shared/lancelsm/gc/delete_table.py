@@ -18,6 +18,7 @@ from lancelsm.common.layout import (
     head_key,
     lease_key,
     region_key,
+    reshard_key,
     scheduled_key,
     snapshots,
     sources,
@@ -52,7 +53,8 @@ def delete_records(context: TableContext) -> int:
     pinned = [key for partition in (snapshots(table), cursors(table)) for key, _ in registry.list(partition)]
     partitions = (lease_key(table, "").partition, sources(table))
     others = [key for partition in partitions for key, _ in registry.list(partition)]
-    ordered: tuple[Sequence[Key], ...] = ([*pinned, *heads], catalog, [*others, table_key(table), scheduled_key(table)])
+    others += [table_key(table), scheduled_key(table), reshard_key(table)]
+    ordered: tuple[Sequence[Key], ...] = ([*pinned, *heads], catalog, others)
     return sum(sum(context.each(lambda key: _delete_record(context, key), keys)) for keys in ordered)
 
 

@@ -17,11 +17,13 @@ from lancelsm.dataset.base_table import BaseTable
 from lancelsm.dataset.foreign_rows import counted_rows, repeated_keys
 from lancelsm.errors import Corrupt, LsmError, LsmWarning
 from lancelsm.read.foreign_commits import foreign_files
+from lancelsm.region import config as configs
 from lancelsm.region.catalog import Region, regions, with_heads
 from lancelsm.region.compare_and_swap import newest
 from lancelsm.region.drift import drift
 from lancelsm.region.handle import TableHandle
 from lancelsm.region.head import Head
+from lancelsm.region.resharding import read_resharding
 from lancelsm.region.shards import ShardListing, foreign_shards, list_shards, written_past
 from lancelsm.wal.entry import decode
 
@@ -206,6 +208,8 @@ def has_foreign_index(handle: TableHandle, base: BaseTable, catalog: Sequence[Re
     context, spec, details = handle.context, handle.config.regions, base.mem_wal_index()
     if details is None:
         return True
+    if base.facts is not None:
+        spec = configs.later_regions(base.facts.regions, handle.config) or spec
     if spec is None:
         return False
     if spec.spec_id == 0 and any(
@@ -218,7 +222,10 @@ def has_foreign_index(handle: TableHandle, base: BaseTable, catalog: Sequence[Re
         for field in one["fields"]
     ]
     wanted = [(str(field.transform), list(field.source_ids), field.parameters) for field in spec.fields]
-    return found != (wanted if spec.spec_id else [])
+    if found == (wanted if spec.spec_id else []):
+        return False
+    resharding = read_resharding(context)  # it changes the base before the index
+    return resharding is None or resharding.done
 
 
 def _keys(handle: TableHandle, base: BaseTable, *, every: bool) -> Iterator[TableProblem]:

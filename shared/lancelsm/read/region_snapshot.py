@@ -108,7 +108,7 @@ def snapshot_rows(regions: Sequence[RegionAt], base: BaseTable, spec: RegionSpec
         _SHARD: pa.array([one.region.id for one in regions], pa.string()),
         _SPEC: pa.array([one.region.spec_id for one in regions], pa.uint32()),
         **{
-            f"{_FIELD}{name}": _column([dict(one.region.values).get(name) for one in regions], kind)
+            f"{_FIELD}{name}": _column([_value(one.region, name, spec) for one in regions], kind)
             for name, kind in kinds.items()
         },
         _HEAD: pa.array([json.dumps(heads.to_record(one.head), default=bytes_to_json) for one in regions], pa.string()),
@@ -116,6 +116,11 @@ def snapshot_rows(regions: Sequence[RegionAt], base: BaseTable, spec: RegionSpec
         _CATALOG: pa.array([json.dumps(catalog_record(one.region)) for one in regions], pa.string()),
     }
     return pa.table(columns)
+
+
+def _value(region: Region, name: str, spec: RegionSpec) -> bytes | None:
+    """Return a value of a region. A region of an earlier spec may have another type under the same name."""
+    return dict(region.values).get(name) if region.number == spec.number else None
 
 
 def _decoded(context: TableContext, row: dict[str, Any]) -> RegionAt:

@@ -12,11 +12,10 @@ from lancelsm.objects import ObjectStore
 from lancelsm.read.problems import TableProblem, find_problems, promise_problems
 from lancelsm.region.catalog import Region, regions, with_heads
 from lancelsm.region.compare_and_swap import newest
+from lancelsm.region.config import Config
 from lancelsm.region.handle import TableHandle
 from lancelsm.region.head import Head
 from lancelsm.region.manifest import Manifest
-from lancelsm.routing.route import values_json
-from lancelsm.routing.spec import RegionSpec
 
 if TYPE_CHECKING:
     from lancelsm.read.index_status import IndexStatus
@@ -87,9 +86,7 @@ def _status(handle: TableHandle, read: list[tuple[Region, Head, Manifest]], base
     return TableStatus(
         table=context.uri,
         base_version=base.version,
-        regions=tuple(
-            _region_status(region, head, manifest, base, handle.config.regions) for region, head, manifest in read
-        ),
+        regions=tuple(_region_status(region, head, manifest, base, handle.config) for region, head, manifest in read),
         indexes=_indexes(base, [manifest for *_, manifest in read], objects=context.objects),
     )
 
@@ -102,13 +99,11 @@ def _indexes(base: BaseTable, manifests: list[Manifest], *, objects: ObjectStore
     return tuple(read_index_statuses(base, manifests, objects=objects))
 
 
-def _region_status(
-    region: Region, head: Head, manifest: Manifest, base: BaseTable, spec: RegionSpec | None
-) -> RegionStatus:
+def _region_status(region: Region, head: Head, manifest: Manifest, base: BaseTable, config: Config) -> RegionStatus:
     counter = base.counters.get(region.id, Generation(0))
     return RegionStatus(
         region=region.id,
-        values=values_json(region.values, spec) if spec else {},
+        values=config.region_values(region.values, number=region.number),
         epoch=head.epoch,
         owner=head.owner,
         status=head.status.value,

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from lancelsm.common.clock import Budget, Clock, Ids
 from lancelsm.common.json_text import parse_json
 from lancelsm.common.layout import (
+    Generation,
     RegionId,
     RegionValues,
     TableId,
@@ -18,6 +19,7 @@ from lancelsm.common.layout import (
     is_staged_manifest,
     region_id,
     region_key,
+    spec_number,
     table_key,
 )
 from lancelsm.common.pool import in_threads
@@ -27,7 +29,7 @@ from lancelsm.objects.location import local_path
 from lancelsm.region import config as configs
 from lancelsm.region import head as heads
 from lancelsm.region.head import Head, RegionState, Swap
-from lancelsm.registry import Record, Registry, SwapApplied, SwapLost, SwapUnknown, Value
+from lancelsm.registry import Record, Registry, SwapApplied, SwapLost, SwapUnknown, Value, number
 
 _REBUILD = "Run `lancelsm registry rebuild` with all writers stopped"
 
@@ -37,6 +39,10 @@ B = TypeVar("B")
 
 class OnlyEvents(Invalid):
     """The table takes only change events, since a sequence orders them."""
+
+
+class SealedRegion(Invalid):
+    """The region accepts no more rows. After a reshard, its keys are in other regions."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,12 +70,23 @@ class TableContext:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Region:
-    """One region of a table."""
+    """One region of a table.
+
+    Args:
+        retired: the newest generation of a sealed region whose rows are all in the base; None if rows may be missing
+            there.
+    """
 
     context: TableContext
     id: RegionId
     spec_id: int
     values: RegionValues
+    retired: Generation | None = field(default=None, compare=False)
+
+    @property
+    def number(self) -> int:
+        """The number of the region spec that it belongs to: 1, and one more after each reshard."""
+        return spec_number(self.spec_id, self.values)
 
     @property
     def where(self) -> dict[str, Any]:
@@ -260,7 +277,8 @@ def region_from_record(context: TableContext, region: RegionId, record: Record) 
     try:
         fields = parse_json(str(record["values"]))
         values = tuple((str(name), None if value is None else bytes.fromhex(value)) for name, value in fields)
-        return Region(context=context, id=region, spec_id=int(record["spec_id"]), values=values)
+        retired = Generation(number(record, "retired")) if "retired" in record else None
+        return Region(context=context, id=region, spec_id=int(record["spec_id"]), values=values, retired=retired)
     except (KeyError, ValueError, TypeError) as error:
         raise Corrupt(
             f"the catalog record of the region is unreadable: {error!r}",
@@ -273,7 +291,8 @@ def region_from_record(context: TableContext, region: RegionId, record: Record) 
 def catalog_record(region: Region) -> dict[str, Value]:
     """Encode the catalog record of a region; the inverse of `region_from_record`."""
     values = [[name, None if value is None else value.hex()] for name, value in region.values]
-    return {"spec_id": region.spec_id, "values": json.dumps(values, separators=(",", ":"))}
+    retired: dict[str, Value] = {} if region.retired is None else {"retired": region.retired}
+    return {"spec_id": region.spec_id, "values": json.dumps(values, separators=(",", ":")), **retired}
 
 
 def check_not_stopped(region: Region, head: Head) -> None:
@@ -312,11 +331,11 @@ def check_writable(region: Region, head: Head, *, owner: str) -> None:
     """Check that this owner may append under this head.
 
     Raises:
-        Invalid: the region is sealed.
+        SealedRegion: the region is sealed.
         Fenced: another owner holds the region.
     """
     if head.status is RegionState.SEALED:  # guard: sealed region takes no rows
-        raise Invalid(
+        raise SealedRegion(
             "the region is sealed: it accepts no more rows",
             remedy="Leave out the rows of this region: it stays sealed",
             **region.where,

@@ -6,6 +6,7 @@ import base64
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Any
 
 import pyarrow as pa
@@ -13,11 +14,12 @@ import pyarrow as pa
 from lancelsm.common.clock import Budget
 from lancelsm.common.formats import TABLE_FORMAT, check_format
 from lancelsm.common.json_text import parse_json
-from lancelsm.common.layout import CONFIG, TableId, is_id
+from lancelsm.common.layout import CONFIG, RegionValues, TableId, is_id
 from lancelsm.errors import Contended, Corrupt, Invalid, Unavailable
 from lancelsm.objects import ObjectStore, PreconditionFailed, Written, put_once
 from lancelsm.record.schema import TableSchema
 from lancelsm.routing import spec as region_specs
+from lancelsm.routing.route import values_json
 from lancelsm.routing.spec import RegionSpec
 
 FORMAT = TABLE_FORMAT
@@ -29,7 +31,8 @@ class Config:
 
     `regions` is None for a table that was adopted from Lance without a region spec; it accepts no rows yet. `owner` is
     the name that all ordinary writers of the table share. `schema_version` increases with each change of the schema.
-    `sequence_by` has the columns that order change events of the table; empty if none do.
+    `sequence_by` has the columns that order change events of the table; empty if none do. `earlier_regions` has the
+    region specs before the last reshards, oldest first.
     """
 
     table: TableId
@@ -40,6 +43,7 @@ class Config:
     regions: RegionSpec | None
     settings: Mapping[str, str] = field(default_factory=dict)
     sequence_by: tuple[str, ...] = ()
+    earlier_regions: tuple[RegionSpec, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -55,12 +59,48 @@ class Config:
             },
             "settings": dict(self.settings),
             **({"sequence_by": list(self.sequence_by)} if self.sequence_by else {}),
+            **(
+                {"earlier_regions": [region_specs.to_json(spec) for spec in self.earlier_regions]}
+                if self.earlier_regions
+                else {}
+            ),
         }
 
+    def regions_of(self, number: int) -> RegionSpec | None:
+        """Return the region spec with this number; None if it is not known."""
+        known = (*self.earlier_regions, *([] if self.regions is None else [self.regions]))
+        return next((spec for spec in known if spec.number == number), None)
 
+    def region_values(self, values: RegionValues, *, number: int) -> dict[str, bool | int | str | None]:
+        """Return the values of a region of the spec with this number, for display and JSON; empty if it is unknown."""
+        spec = self.regions_of(number)
+        return {} if spec is None else values_json(values, spec)
+
+    def resharded(self, spec: RegionSpec) -> Config:
+        """Return the configuration with a later region spec; itself if the spec is not later."""
+        if self.regions is None or spec.number <= self.regions.number:  # guard: region spec never goes back
+            return self
+        return replace(self, regions=spec, earlier_regions=(*self.earlier_regions, self.regions))
+
+
+@lru_cache(maxsize=64)
 def regions_text(spec: RegionSpec | None) -> str:
     """Encode the region spec as it is stored in the schema metadata of the base; empty without a spec."""
     return "" if spec is None else json.dumps(region_specs.to_json(spec), sort_keys=True, separators=(",", ":"))
+
+
+def later_regions(text: str, config: Config) -> RegionSpec | None:
+    """Return the region spec that a base stores if it is later than that of the configuration, else None.
+
+    A reshard commits the spec to the base first. A process that has the table open may also have an old configuration.
+    """
+    if config.regions is None or text == regions_text(config.regions):
+        return None
+    try:
+        spec = region_specs.from_json(parse_json(text))
+    except (ValueError, Invalid):
+        return None
+    return spec if spec.number > config.regions.number else None
 
 
 def encode(config: Config) -> bytes:
@@ -87,6 +127,7 @@ def decode(body: bytes, *, uri: str) -> Config:
             regions=None if document["regions"] is None else region_specs.from_json(document["regions"]),
             settings={name: _text(document["settings"], name) for name in document["settings"]},
             sequence_by=tuple(map(str, document.get("sequence_by", ()))),
+            earlier_regions=tuple(region_specs.from_json(spec) for spec in document.get("earlier_regions", ())),
         )
     except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, OSError, pa.ArrowException) as error:
         raise Corrupt(f"the table's configuration is unreadable: {error!r}", table=uri, object=CONFIG) from error
@@ -175,6 +216,11 @@ def remember_sequence(objects: ObjectStore, names: Sequence[str], *, uri: str, b
         return replace(present, sequence_by=tuple(names))
 
     return _change(objects, changed, uri=uri, budget=budget)
+
+
+def change_regions(objects: ObjectStore, spec: RegionSpec, *, uri: str, budget: Budget) -> Config:
+    """Give a table a later region spec. Raises: the same errors as `change_settings`."""
+    return _change(objects, lambda present: present.resharded(spec), uri=uri, budget=budget)
 
 
 def newest_sequence(objects: ObjectStore, config: Config, *, uri: str) -> tuple[str, ...]:

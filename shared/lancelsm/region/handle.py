@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -73,6 +73,7 @@ class WriteTarget:
     settings: setting.Settings
     owner: str  # creates regions; all ordinary writers share it
     directory: Directory
+    earlier_regions: tuple[RegionSpec, ...] = ()  # before the last reshards, oldest first
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,6 +132,11 @@ class TableHandle:
             )
         return base
 
+    def following(self, base: BaseTable) -> TableHandle:
+        """Return the handle with the region spec of the base, if a reshard gave it a later one."""
+        later = None if base.facts is None else configs.later_regions(base.facts.regions, self.config)
+        return self if later is None else replace(self, config=self.config.resharded(later))
+
     def target(self) -> WriteTarget:
         """Return the part that writers need; raise `Invalid` if the table has no region spec yet."""
         spec = self.config.regions
@@ -147,6 +153,7 @@ class TableHandle:
             settings=self.settings,
             owner=self.config.owner,
             directory=Directory(self.context, spec_id=spec.spec_id),
+            earlier_regions=self.config.earlier_regions,
         )
 
 
@@ -182,6 +189,7 @@ def open_with_base(
     table = open_configured(uri, settings=settings, storage_options=storage_options, ports=ports)
     base = table.inspect_base()
     check_base(base, table.config)
+    table = table.following(base)
     if base.outside and read_lineage(table.context.objects) is None:
         raise Corrupt(
             f"the base reads files outside of the table, but the table is no clone: {base.outside[0]}",
@@ -221,7 +229,8 @@ def check_base(base: BaseTable, config: Config) -> None:
     """
     facts = check_table(base, config)
     expected = {"registry": config.registry, "owner": config.owner}
-    if config.regions is not None:  # an adopted table gets its spec in the base before the configuration
+    # An adopted table gets its spec in the base before the configuration, and so does a table that is resharded.
+    if config.regions is not None and configs.later_regions(facts.regions, config) is None:
         expected["regions"] = configs.regions_text(config.regions)
     for name, value in expected.items():
         if value != getattr(facts, name):

@@ -22,6 +22,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.types as pt
 
+from lancelsm.common.layout import numbered_field
 from lancelsm.errors import Invalid
 from lancelsm.record.schema import TableSchema, field_id
 from lancelsm.routing import expression
@@ -73,12 +74,15 @@ class RegionField:
 class RegionSpec:
     """How a table's rows map to regions. Lance's `ShardingSpec`.
 
-    `spec_id` is 1 if Lance's MemWAL index can store the spec (one field with `bucket`, `identity` or `unsharded`, on
-    types that Lance hashes), and 0 if only our configuration stores it.
+    `number` rises with each reshard of the table. `spec_id` is the same if Lance's MemWAL index can store the spec (one
+    field with `bucket`, `identity` or `unsharded`, on types that Lance hashes), and 0 if only our configuration stores
+    it. Then the ids of the fields carry the number, so that two specs of a table never have a region in common
+    (`common.layout.spec_number`).
     """
 
     spec_id: int
     fields: tuple[RegionField, ...]
+    number: int = 1
 
     def describe(self) -> str:
         """Return the text form, which `parse_regions` parses to this spec."""
@@ -88,8 +92,11 @@ class RegionSpec:
         return self.describe()
 
 
-def parse_regions(text: str | None, *, schema: TableSchema) -> RegionSpec:
+def parse_regions(text: str | None, *, schema: TableSchema, number: int = 1) -> RegionSpec:
     """Parse the text form of a region spec. None, an empty text and `unsharded` mean a single region.
+
+    Args:
+        number: see `RegionSpec`.
 
     Raises:
         Invalid: the text is malformed, a transform is unknown, a source column is not a key column or has a type that
@@ -101,7 +108,7 @@ def parse_regions(text: str | None, *, schema: TableSchema) -> RegionSpec:
         fields = [_field(Transform.UNSHARDED, columns=(), size=None, schema=schema)]
     else:
         fields = [_parsed(name, arguments_text, schema) for name, arguments_text in _calls(stripped)]
-    return _spec(fields, schema)
+    return _spec(fields, schema, number)
 
 
 def from_lance(spec: Mapping[str, Any], *, schema: TableSchema) -> RegionSpec:
@@ -119,13 +126,14 @@ def from_lance(spec: Mapping[str, Any], *, schema: TableSchema) -> RegionSpec:
             fields.append(_field(transform, columns=columns, size=None if size is None else int(size), schema=schema))
         except (KeyError, ValueError) as error:
             raise Invalid(f"Lance's region spec is not supported: {found}") from error
-    return _spec(fields, schema)
+    return _spec(fields, schema, max(1, int(spec["spec_id"])))
 
 
 def to_json(spec: RegionSpec) -> dict[str, Any]:
     """Convert the spec to plain data for `config.json`, with Lance's names."""
     return {
         "spec_id": spec.spec_id,
+        **({"number": spec.number} if spec.number > 1 else {}),
         "fields": [
             {
                 "field_id": field.field_id,
@@ -145,7 +153,9 @@ def from_json(document: Mapping[str, Any]) -> RegionSpec:
     """Convert data that `to_json` returned to a spec; raise `Invalid` for other data."""
     try:
         return RegionSpec(
-            spec_id=int(document["spec_id"]), fields=tuple(_field_from_json(field) for field in document["fields"])
+            spec_id=int(document["spec_id"]),
+            fields=tuple(_field_from_json(field) for field in document["fields"]),
+            number=int(document.get("number", 1)),
         )
     except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
         raise Invalid(
@@ -284,8 +294,16 @@ def _supports(transform: Transform, kind: pa.DataType) -> bool:
     return _hashed_by_lance(kind) or bool(pt.is_date32(kind) or pt.is_timestamp(kind))
 
 
-def _spec(fields: list[RegionField], schema: TableSchema) -> RegionSpec:
+def _spec(fields: list[RegionField], schema: TableSchema, number: int) -> RegionSpec:
     """Give the fields their ids: Lance's id if Lance can store the spec, else columns and transform."""
+    found = _named(fields, schema)
+    if found.spec_id:
+        return replace(found, spec_id=number, number=number)
+    own = tuple(replace(field, field_id=numbered_field(field.field_id, number)) for field in found.fields)
+    return RegionSpec(spec_id=0, fields=own, number=number)
+
+
+def _named(fields: list[RegionField], schema: TableSchema) -> RegionSpec:
     if len(fields) == 1 and fields[0].transform in _LANCE_TRANSFORMS:
         stored_by_lance = has_mem_wal_index(schema) and all(
             not _is_binary(schema.columns.field(name).type) for name in fields[0].columns

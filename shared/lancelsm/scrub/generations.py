@@ -118,7 +118,7 @@ class GenerationScrub:
                 yield f"it has {found.rows} rows, but {generation.rows} by the manifest"
             elif generation.folded.row_setsum != found.row_setsum:
                 yield "its rows don't have the sum in the manifest"
-        spec = self.handle.config.regions
+        spec = self.handle.config.regions_of(self.region.number)
         if spec is None or spec.spec_id != self.region.spec_id or not found.keys:
             return
         keys = found.keys.cast(self.handle.config.schema.key)

@@ -198,7 +198,7 @@ def write_unsorted(batches: Iterable[pa.RecordBatch], *, uri: str, op: Literal["
 
     def append(held: Sequence[pa.RecordBatch]) -> None:
         if held:
-            writers.append_all(route(_stored(pa.Table.from_batches(held), op, target.schema), target.regions))
+            writers.append_all(_stored(pa.Table.from_batches(held), op, target.schema))
 
     held: list[pa.RecordBatch] = []
     for batch in batches:
@@ -271,7 +271,7 @@ def _appender(job: WriteJob) -> _Append:
 
     def append(_: str, chunk: int, part: pa.Table) -> int:
         once = _once(job, chunk, target)
-        writers.append_all(route(_stored(part, job.op, target.schema), target.regions), next_draft=once)
+        writers.append_all(_stored(part, job.op, target.schema), next_draft=once)
         return 0
 
     return append

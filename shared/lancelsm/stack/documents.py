@@ -10,8 +10,6 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from lancelsm.routing.route import values_json
-
 if TYPE_CHECKING:
     from lancelsm.common.committed import Committed
     from lancelsm.common.layout import Generation, RegionId
@@ -23,8 +21,8 @@ if TYPE_CHECKING:
     from lancelsm.history.changes import CursorLag
     from lancelsm.history.pin_records import Pin
     from lancelsm.region.catalog import Region
+    from lancelsm.region.config import Config
     from lancelsm.region.head import Head
-    from lancelsm.routing.spec import RegionSpec
     from lancelsm.scrub.report import Report
 
 Document = dict[str, Any]
@@ -113,7 +111,7 @@ def behind(lag: CursorLag) -> Document:
     return {"behind": lag.entries, "since": None if lag.since is None else _moment(lag.since)}
 
 
-def region_owners(regions: Iterable[tuple[Region, Head]], spec: RegionSpec | None) -> Document:
+def region_owners(regions: Iterable[tuple[Region, Head]], config: Config) -> Document:
     """Return {"regions": [{"region", "epoch", "owner", "status", "values"}]}."""
     found = [
         {
@@ -121,7 +119,7 @@ def region_owners(regions: Iterable[tuple[Region, Head]], spec: RegionSpec | Non
             "epoch": head.epoch,
             "owner": head.owner,
             "status": head.status.value,
-            "values": values_json(region.values, spec) if spec else {},
+            "values": config.region_values(region.values, number=region.number),
         }
         for region, head in regions
     ]

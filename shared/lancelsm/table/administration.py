@@ -14,6 +14,7 @@ from lancelsm.wal.claim import claim, seal
 
 if TYPE_CHECKING:  # a process that only reads or writes rows does not load these
     from lancelsm.admin.clone import Copied
+    from lancelsm.admin.reshard import Resharded
 
 
 class TableAdministration(OpenTable):
@@ -62,6 +63,37 @@ class TableAdministration(OpenTable):
         """
         self._check_writable()
         return claim(region, owner=owner or self.config.owner)
+
+    @checked
+    def reshard(self, regions: str | None = None) -> Resharded:
+        """Give the table another region spec while writers and readers go on.
+
+        It flushes and merges until little is left. Then it seals all regions, merges the rest, and opens the new ones.
+        A write waits for this last round within its retry budget, then gets `Contended`. Writers and readers that have
+        the table open find the new regions by themselves. Snapshots keep their regions, and a change stream yields the
+        old regions to their end before a new one.
+
+        Args:
+            regions: the new region spec, as in `lancelsm.create`; None: only finish a reshard that was interrupted.
+
+        Returns:
+            The region spec, and how many regions were sealed and opened. Without a difference nothing is done.
+
+        Raises:
+            Invalid: the spec is not valid for the key, no reshard was interrupted, or another tool changed the base.
+            Contended: another process reshards or merges the table, or keeps changing the base. Call it again.
+            Corrupt: a log or the base is damaged.
+            Ambiguous, Unavailable: a store or the registry did not answer. Call it again.
+
+        After an error or a crash at any line, the next call finishes it; so does a writer that meets a sealed region.
+        """
+        from lancelsm.admin.reshard import reshard  # noqa: PLC0415 - a process that only writes rows does not load it
+
+        self._check_writable()
+        handle, done = reshard(self._handle, regions)
+        if handle.config.regions is not None:
+            self._take_up(handle.config.regions)
+        return done
 
     @checked
     def seal(self, region: Region) -> Head:

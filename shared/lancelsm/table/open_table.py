@@ -6,7 +6,7 @@ import threading
 import weakref
 from collections.abc import Callable
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Self, TypeVar
 
 import pyarrow as pa
@@ -16,7 +16,7 @@ from lancelsm.common.checked import checked
 from lancelsm.common.committed import Committed
 from lancelsm.common.settings import Settings, given_settings
 from lancelsm.common.trace import NO_TRACE, Trace
-from lancelsm.errors import Corrupt, Invalid, error_context
+from lancelsm.errors import Contended, Corrupt, Invalid, error_context
 from lancelsm.history.at import At, AtSnapshot, find_version, read_at
 from lancelsm.history.pin_records import Pin
 from lancelsm.history.snapshot import check_readable, find_snapshot, snapshot_errors, snapshot_view
@@ -28,10 +28,10 @@ from lancelsm.read.transact.transactions import Transactions
 from lancelsm.read.view import View
 from lancelsm.read.view_cache import ListRegions, Select, ViewCache
 from lancelsm.record.schema import TableSchema
-from lancelsm.region.catalog import Region, TableContext, regions, resolve_region
+from lancelsm.region.catalog import Region, SealedRegion, TableContext, regions, resolve_region
 from lancelsm.region.config import Config
 from lancelsm.region.handle import TableHandle, WriteTarget
-from lancelsm.routing.route import route
+from lancelsm.routing.spec import RegionSpec
 from lancelsm.wal.region_writer import NextDraft, RegionWriters
 
 T = TypeVar("T")
@@ -53,10 +53,10 @@ class OpenTable:
         self._owner = owner or handle.config.owner
         self._at = at
         self._hold: VersionHold | None = None
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._in_function = threading.local()  # the function of a transaction runs in this thread
         self._sequence: tuple[str, ...] = ()
-        self._writers: RegionWriters | None = None
+        self._region_writers: RegionWriters | None = None
         self._trace = trace
         self._views = views or ViewCache(
             handle.context,
@@ -174,14 +174,26 @@ class OpenTable:
     def _schema(self) -> TableSchema:
         return self._handle.config.schema
 
-    @cached_property
+    @property
     def _target(self) -> WriteTarget:
-        return self._handle.target()
+        return self._writers.target
+
+    @property
+    def _writers(self) -> RegionWriters:
+        with self._lock:
+            if self._region_writers is None:
+                target = self._handle.target()
+                self._region_writers = RegionWriters(target, owner=self._owner, finish=self._finish_reshard)
+            return self._region_writers
 
     @cached_property
     def _transactions(self) -> Transactions:
         return Transactions(
-            self._target, self.config, read=self._read_with_retry, append=self._append, kept=self._views.kept
+            lambda: self._target,
+            lambda: self.config,
+            read=self._read_with_retry,
+            append=self._append,
+            kept=self._views.kept,
         )
 
     @cached_property
@@ -206,19 +218,53 @@ class OpenTable:
         views = self._views.traced(context, handle.read_keyed_base, trace)
         table = type(self)(handle, owner=self._owner, at=self._at, views=views, trace=trace)
         if self.config.regions is not None:
-            table._target = replace(self._target, context=context, directory=self._target.directory.within(context))
+            target = replace(self._target, context=context, directory=self._target.directory.within(context))
+            table._region_writers = RegionWriters(target, owner=self._owner)
         return table
 
-    def _append(self, rows: pa.Table, *, next_draft: NextDraft | None = None) -> Committed:
+    def _append(self, rows: pa.Table, *, next_draft: NextDraft | None = None, again: bool = True) -> Committed:
         if getattr(self._in_function, "active", False):
             raise Invalid(
                 "the function of a transaction can't write to the table",
                 remedy="Return the rows instead of writing them",
             )
+        writers = self._writers
+        try:
+            return writers.append_all(rows, next_draft=next_draft, again=again)
+        finally:
+            self._take_up(writers.target.regions)
+
+    def _append_whole(self, write: Callable[[], Committed]) -> Committed:
+        """Write what depends on a read of many rows. Repeat it as a whole if a reshard came before any region had it.
+
+        Raises: the same errors as `region.resharding.newer_target`; `Contended` if some regions have their part.
+        """
+        while True:
+            target = self._target
+            try:
+                return write()
+            except SealedRegion as sealed:
+                now = self._writers.after_reshard(target, sealed)
+                self._take_up(now.regions)
+                if (done := sealed.where.get("regions_done")) is not None:
+                    raise Contended(
+                        "the table was resharded meanwhile",
+                        remedy="Read which rows are changed, then change the others",
+                        regions_done=done,
+                    ) from sealed
+
+    def _take_up(self, spec: RegionSpec) -> None:
+        """Take up a later region spec that a reshard gave the table."""
         with self._lock:
-            if self._writers is None:
-                self._writers = RegionWriters(self._target, owner=self._owner)
-        return self._writers.append_all(route(rows, self._target.regions), next_draft=next_draft)
+            config = self._handle.config.resharded(spec)
+            if config is not self._handle.config:
+                self._handle = replace(self._handle, config=config)
+                self._writers.follow(self._handle.target())
+
+    def _finish_reshard(self) -> None:
+        from lancelsm.admin.reshard import finish_reshard  # noqa: PLC0415 - a writer loads Lance only for this
+
+        finish_reshard(self._handle)
 
     def _staleness(self, consistency: Consistency, max_staleness: float | None) -> float | None:
         with error_context(table=self.uri):
@@ -253,6 +299,11 @@ class OpenTable:
                 if max_staleness is not None:
                     view = self._views.recent(list_regions, select=select, max_staleness=max_staleness)
                 view = view or self._views.take(list_regions, select=select)
+                spec = self._handle.following(view.base).config.regions
+                if spec is not None and spec != self.config.regions:  # guard: read follows a reshard
+                    self._take_up(spec)
+                    list_regions, select = partial(regions, self._context), list
+                    view = self._views.take(list_regions, select=select)
             self._trace.viewed(view)
             try:
                 return read(view)

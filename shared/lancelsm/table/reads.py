@@ -241,7 +241,10 @@ class TableReads(OpenTable):
                 parallel=self._context.parallel,
                 trace=self._trace,
             )
-            return RowsWithToken(rows=rows, token=own.token(view, table=self.config.table)) if with_token else rows
+            if not with_token:
+                return rows
+            now = KeyRegions(wanted, lambda: self._target)  # the view may have shown that the table was resharded
+            return RowsWithToken(rows=rows, token=now.token(view, table=self.config.table))
 
         if wanted.num_rows == 0 and not with_token:
             return self.scan(columns=columns, limit=0).to_arrow()

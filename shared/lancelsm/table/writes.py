@@ -167,7 +167,7 @@ class TableWrites(OpenTable):
         """
         self._check_takes_plain_writes()
         with error_context(table=self.uri):
-            return self._transactions.update(where=where, texts=set)
+            return self._append_whole(lambda: self._transactions.update(where=where, texts=set))
 
     @checked
     def delete(self, keys: Any = None, *, where: str | None = None) -> Committed:
@@ -197,7 +197,7 @@ class TableWrites(OpenTable):
             )
         if where is not None:
             with error_context(table=self.uri):
-                return self._transactions.delete(where=where)
+                return self._append_whole(lambda: self._transactions.delete(where=where))
         with error_context(table=self.uri):
             return self._append(deletes(keys, schema=self._schema))
 
@@ -316,7 +316,13 @@ class TableWrites(OpenTable):
             Invalid: `pipeline_depth` is below 1.
         """
         self._check_takes_plain_writes()
-        return Writer(self._target, owner=self._owner, pipeline_depth=pipeline_depth, exclusive=exclusive)
+        return Writer(
+            self._target,
+            owner=self._owner,
+            pipeline_depth=pipeline_depth,
+            exclusive=exclusive,
+            finish=self._finish_reshard,
+        )
 
     def _check_takes_plain_writes(self) -> None:
         self._check_writable()

@@ -24,13 +24,14 @@ from lancelsm.common.layout import (
     wal_position,
     wal_prefix,
 )
-from lancelsm.errors import Ambiguous, Contended, Corrupt, Invalid, Unavailable
+from lancelsm.errors import Ambiguous, Contended, Corrupt, Unavailable
 from lancelsm.region import head as heads
 from lancelsm.region import manifest as manifests
-from lancelsm.region.catalog import Region, TableContext, catalog_record, check_writable
+from lancelsm.region.catalog import Region, SealedRegion, TableContext, catalog_record, check_writable
 from lancelsm.region.compare_and_swap import CommittedManifest, Staged, commit, ensure_unused, newest, publish, stage
 from lancelsm.region.head import Head, LogTotals, RegionState, Summary
 from lancelsm.region.manifest import Manifest
+from lancelsm.region.resharding import check_not_resharded
 from lancelsm.region.since import Since
 from lancelsm.registry import SwapUnknown
 from lancelsm.wal.entry import fence
@@ -38,15 +39,20 @@ from lancelsm.wal.replay import LogCollected, stream_tail
 from lancelsm.wal.slot import Appended, contended, try_slot
 
 
-def create_region(context: TableContext, *, spec_id: int, values: RegionValues, owner: str) -> Region:
+def create_region(
+    context: TableContext, *, spec_id: int, values: RegionValues, owner: str, resharding: bool = False
+) -> Region:
     """Return the region with these values; create it if it does not exist.
 
     The catalog record is written first, then the manifest, then the head; each only if it is absent. So two concurrent
     creators create one region, and a later creator finishes the work of one that crashed. Readers list the catalog
     first, and treat a catalog record without a head as an empty region.
 
+    Args:
+        resharding: the caller creates the region for a reshard, or for a table that nobody can open yet.
+
     Raises:
-        Invalid: the region is sealed.
+        SealedRegion: the region is sealed, or the table was resharded to other regions.
         Unavailable: the store or the registry did not answer.
         Corrupt: another manifest has the name of the first one.
     """
@@ -56,6 +62,8 @@ def create_region(context: TableContext, *, spec_id: int, values: RegionValues, 
         return region
     budget = context.budget()
     add_to_catalog(region, budget=budget)  # guard: region is in the catalog before it has a head
+    if not resharding:
+        check_not_resharded(region)
     first = Manifest(
         region=region.id,
         spec_id=spec_id,
@@ -271,7 +279,7 @@ def _swap_epoch(region: Region, head: Head, *, owner: str, held_by: tuple[str, .
     context = region.context
     for _ in context.budget().attempts():
         if head.status is RegionState.SEALED:  # guard: sealed region is not claimed
-            raise Invalid(
+            raise SealedRegion(
                 "the region is sealed: it can't have an owner any more",
                 remedy="Do not claim it: flush and merge need no owner",
                 **region.where,

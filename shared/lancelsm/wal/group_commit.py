@@ -146,6 +146,15 @@ class Buffer:
     size: int = 0
     failure: BaseException | None = None  # the first one
 
+    def split(self, shares: Iterable[Share], parts: Iterable[Iterable[Share]]) -> None:
+        """Count the regions that the rows of these shares go to, instead of the one place where they were."""
+        with self.lock:
+            for submission, _ in shares:
+                submission.parts -= 1
+            for part in parts:
+                for submission, _ in part:
+                    submission.parts += 1
+
     def settle(self, shares: Iterable[Share], outcome: CommittedEntry | BaseException) -> None:
         """Report the outcome of an entry to the submissions that have rows in it; complete those that are done."""
         done = []

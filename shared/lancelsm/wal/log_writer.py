@@ -8,7 +8,6 @@ from typing import Any
 from lancelsm.common.committed import Committed
 from lancelsm.record.normalize import deletes, upserts
 from lancelsm.region.handle import Ports, TableHandle, open_configured
-from lancelsm.routing.route import route
 from lancelsm.wal.region_writer import RegionWriters
 
 
@@ -22,11 +21,11 @@ class LogWriter:
 
     def upsert(self, data: Any) -> Committed:
         """Write whole rows. Arguments, result and errors are those of `Table.upsert`."""
-        return self._writers.append_all(route(upserts(data, schema=self._target.schema), self._target.regions))
+        return self._writers.append_all(upserts(data, schema=self._target.schema))
 
     def delete(self, keys: Any) -> Committed:
         """Delete rows by key. Arguments, result and errors are those of `Table.delete`."""
-        return self._writers.append_all(route(deletes(keys, schema=self._target.schema), self._target.regions))
+        return self._writers.append_all(deletes(keys, schema=self._target.schema))
 
 
 def open_log(

@@ -12,11 +12,12 @@ import pyarrow as pa
 from lancelsm.common.committed import Committed, CommittedEntry
 from lancelsm.common.layout import RegionValues
 from lancelsm.errors import Corrupt, Fenced, Invalid, LsmError, Unavailable
-from lancelsm.region.catalog import Region, check_not_dropped
+from lancelsm.region.catalog import Region, SealedRegion, check_not_dropped
 from lancelsm.region.handle import WriteTarget
 from lancelsm.region.head import Head, Summary
+from lancelsm.region.resharding import newer_target
 from lancelsm.region.since import PAUSE_SECONDS
-from lancelsm.routing.route import Routed
+from lancelsm.routing.route import Routed, route
 from lancelsm.wal.append import append_after
 from lancelsm.wal.claim import claim, claim_held, create_region
 from lancelsm.wal.entry import Draft, draft
@@ -177,34 +178,70 @@ class RegionWriters:
         owner: the name to write under. If it is not the table's owner, regions are claimed from the table's owner.
         previous_owner: another owner from which regions are claimed; `release` gives them back to it.
         depth: the maximum number of entries of a region in flight.
+        finish: see `region.resharding.newer_target`.
     """
 
-    def __init__(self, target: WriteTarget, *, owner: str, previous_owner: str | None = None, depth: int = 1) -> None:
+    def __init__(
+        self,
+        target: WriteTarget,
+        *,
+        owner: str,
+        previous_owner: str | None = None,
+        depth: int = 1,
+        finish: Callable[[], None] | None = None,
+    ) -> None:
         self._target = target
+        self._finish = finish
         self._owner = owner
         self._previous_owners = tuple(
             name for name in dict.fromkeys((target.owner, previous_owner or target.owner)) if name != owner
         )
         self._depth = depth
-        self._writers: dict[RegionValues, RegionWriter] = {}
+        self._writers: dict[tuple[int, RegionValues], RegionWriter] = {}  # by the number of the region spec
         self._lock = threading.Lock()
 
-    def of(self, values: RegionValues) -> RegionWriter:
-        """Return the writer of the region with these values. The region is created if it does not exist."""
+    @property
+    def target(self) -> WriteTarget:
+        """The table with the newest region spec that this process has met."""
+        return self._target
+
+    def of(self, values: RegionValues, *, target: WriteTarget | None = None) -> RegionWriter:
+        """Return the writer of the region with these values. The region is created if it does not exist.
+
+        Args:
+            target: the table as it was when its rows were split by region; by default as it is now.
+        """
+        target = target or self._target
+        place = (target.regions.number, values)
         with self._lock:
-            writer = self._writers.get(values)
+            writer = self._writers.get(place)
             if writer is None:
-                region, head = find_or_create_region(self._target, values)
+                region, head = find_or_create_region(target, values)
                 writer = RegionWriter(
                     region,
-                    self._target,
+                    target,
                     owner=self._owner,
                     previous_owners=self._previous_owners,
                     depth=self._depth,
                     held=head,
                 )
-                self._writers[values] = writer
+                self._writers[place] = writer
             return writer
+
+    def after_reshard(self, target: WriteTarget, sealed: SealedRegion) -> WriteTarget:
+        """Return the target with the region spec that a reshard gave the table after `target`; wait for the reshard.
+
+        Raises: the same errors as `region.resharding.newer_target`.
+        """
+        if self._target.regions.number <= target.regions.number:
+            self.follow(newer_target(target, sealed, finish=self._finish))
+        return self._target
+
+    def follow(self, target: WriteTarget) -> None:
+        """Split rows by the region spec of this target from now on, if it is later than the one so far."""
+        with self._lock:
+            if target.regions.number > self._target.regions.number:
+                self._target = target
 
     def release(self) -> None:
         """Give all regions back to their previous owner.
@@ -214,27 +251,43 @@ class RegionWriters:
         """
         failure: LsmError | None = None
         with self._lock:
-            for values, writer in list(self._writers.items()):
+            for place, writer in list(self._writers.items()):
                 try:
                     writer.release()
-                    del self._writers[values]
+                    del self._writers[place]
                 except LsmError as error:
                     failure = failure or error
         if failure is not None:
             raise failure
 
-    def append_all(self, parts: Iterable[Routed], *, next_draft: NextDraft | None = None) -> Committed:
-        """Append the rows of each region, regions in parallel.
+    def append_all(self, rows: pa.Table, *, next_draft: NextDraft | None = None, again: bool = True) -> Committed:
+        """Split rows by region, and append those of each region, regions in parallel.
+
+        If a reshard has sealed a region, wait for it, and split the rows of that region by the new region spec.
 
         Args:
             next_draft: what to append to a region at a head, instead of the rows. See `wal.append.append_after`.
+            again: False: raise `SealedRegion` if a reshard has sealed a region.
 
         Raises: the first error, after all regions are done. Its `rows_in_other_regions` counts the rows that other
         regions acknowledged, and its `regions_done` names these regions.
         """
-        outcomes = self._target.context.each(partial(self._append, next_draft=next_draft), list(parts))
-        entries = [outcome for outcome in outcomes if isinstance(outcome, CommittedEntry)]
-        failure = next((outcome for outcome in outcomes if isinstance(outcome, Exception)), None)
+        target, entries = self._target, list[CommittedEntry]()
+        while True:
+            parts = route(rows, target.regions)
+            run = partial(self._append, target=target, next_draft=next_draft)
+            outcomes = target.context.each(run, parts)
+            entries += [outcome for outcome in outcomes if isinstance(outcome, CommittedEntry)]
+            failure = _first_failure(outcomes)
+            if not (again and isinstance(failure, SealedRegion)):
+                break
+            try:
+                target = self.after_reshard(target, failure)
+            except Exception as error:  # noqa: BLE001 - raised below, with what other regions have
+                failure = error
+                break
+            sealed = [part.rows for part, one in zip(parts, outcomes, strict=True) if isinstance(one, SealedRegion)]
+            rows = pa.concat_tables(sealed)
         if isinstance(failure, LsmError):
             if entries:
                 failure.where["rows_in_other_regions"] = sum(entry.rows for entry in entries)
@@ -247,14 +300,22 @@ class RegionWriters:
             raise failure
         return committed(entries)
 
-    def _append(self, part: Routed, *, next_draft: NextDraft | None) -> CommittedEntry | Exception | None:
+    def _append(
+        self, part: Routed, *, target: WriteTarget, next_draft: NextDraft | None
+    ) -> CommittedEntry | Exception | None:
         try:
-            writer = self.of(part.values)
+            writer = self.of(part.values, target=target)
             if next_draft is None:
                 return writer.append(part.rows)
             return writer.append_after(next_draft(writer.region, part.rows))
         except Exception as error:  # noqa: BLE001 - raised after all regions are done; a function of the caller may fail
             return error
+
+
+def _first_failure(outcomes: Iterable[object]) -> Exception | None:
+    """Return the first error; one that is not of a sealed region comes before the others."""
+    failures = [outcome for outcome in outcomes if isinstance(outcome, Exception)]
+    return next((one for one in failures if not isinstance(one, SealedRegion)), failures[0] if failures else None)
 
 
 def committed(entries: Iterable[CommittedEntry]) -> Committed:

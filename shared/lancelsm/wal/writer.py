@@ -16,12 +16,13 @@ from typing import Any, Final, Self
 
 import pyarrow as pa
 
-from lancelsm.common.committed import Committed
+from lancelsm.common.committed import Committed, CommittedEntry
 from lancelsm.common.layout import RegionValues
 from lancelsm.common.pool import TaskPool
-from lancelsm.errors import Invalid, LsmError, Unavailable, error_context
+from lancelsm.errors import Contended, Invalid, LsmError, Unavailable, error_context
 from lancelsm.record.normalize import deletes
 from lancelsm.record.single_rows import SingleRow, SingleRows
+from lancelsm.region.catalog import SealedRegion
 from lancelsm.region.handle import WriteTarget
 from lancelsm.routing.route import only_region, route
 from lancelsm.wal.acknowledgement import Acknowledgement
@@ -48,13 +49,20 @@ class Writer:
         exclusive: claim each region in a new epoch under a name that only this writer uses, and give it back at the
             end. Other writers get `Fenced` meanwhile; after a crash of this writer they get it until the region is
             claimed.
+        finish: see `region.resharding.newer_target`.
 
     Raises:
         Invalid: `pipeline_depth` is less than 1.
     """
 
     def __init__(
-        self, target: WriteTarget, *, owner: str | None = None, pipeline_depth: int = 1, exclusive: bool = False
+        self,
+        target: WriteTarget,
+        *,
+        owner: str | None = None,
+        pipeline_depth: int = 1,
+        exclusive: bool = False,
+        finish: Callable[[], None] | None = None,
     ) -> None:
         if pipeline_depth < 1:
             raise Invalid(f"pipeline_depth is {pipeline_depth}", remedy="Use 1 or more", field="pipeline_depth")
@@ -62,7 +70,7 @@ class Writer:
         self._exclusive = exclusive or pipeline_depth > 1
         name = f"{shared}-{target.context.ids.nonce()[:12]}" if self._exclusive else shared
         self._target = target
-        self._regions = RegionWriters(target, owner=name, previous_owner=shared, depth=pipeline_depth)
+        self._regions = RegionWriters(target, owner=name, previous_owner=shared, depth=pipeline_depth, finish=finish)
         self._pool, self._routing_pool = TaskPool(target.context.parallel), TaskPool(1)
         for pool in (self._routing_pool, self._pool):
             weakref.finalize(self, pool.stop).atexit = False
@@ -204,10 +212,48 @@ class Writer:
         shares, tables = self._converted(group)
         if not tables:
             return
+        rows = _together(tables, group)
         try:
-            self._regions.of(values).start(_together(tables, group), partial(self._buffer.settle, shares))
+            self._regions.of(values, target=self._target).start(rows, partial(self._settle, shares))
+        except SealedRegion as sealed:
+            self._append_again(rows, shares, sealed)
         except BaseException as error:  # noqa: BLE001 - the futures of these rows must fail
             self._buffer.settle(shares, error)
+
+    def _settle(self, shares: list[Share], outcome: CommittedEntry | BaseException) -> None:
+        if isinstance(outcome, SealedRegion):  # only if several entries are in flight
+            outcome = Contended(
+                "the table was resharded while the entry was written",
+                remedy="It is not in the log: write its rows again",
+                table=self._target.context.uri,
+            )
+        self._buffer.settle(shares, outcome)
+
+    def _append_again(self, rows: pa.Table, shares: list[Share], sealed: SealedRegion) -> None:
+        """Append rows of a region that a reshard has sealed to the regions where their keys are now.
+
+        The queue of the old region calls this for one group after the other, so the rows of a key stay in order.
+        """
+        target = self._target
+        while rows.num_rows:
+            try:
+                target = self._regions.after_reshard(target, sealed)
+                parts = _routed(rows, shares, target)
+            except BaseException as error:  # noqa: BLE001 - the futures of these rows must fail
+                self._buffer.settle(shares, error)
+                return
+            self._buffer.split(shares, [part.shares for _, part in parts])
+            left: list[RegionPart] = []
+            for values, part in parts:
+                try:
+                    self._buffer.settle(part.shares, self._regions.of(values, target=target).append(part.rows))
+                except SealedRegion as again:
+                    sealed = again
+                    left.append(part)
+                except BaseException as error:  # noqa: BLE001 - the futures of these rows must fail
+                    self._buffer.settle(part.shares, error)
+            rows = pa.concat_tables([part.rows for part in left]) if left else rows.slice(0, 0)
+            shares = [share for part in left for share in part.shares]
 
     def _route(self, group: list[Waiting]) -> None:
         """Split a group by region, and queue each part for its region."""
@@ -216,24 +262,12 @@ class Writer:
             return
         try:
             rows = _together(tables, group)
-            owners = pa.array([number for number, (_, count) in enumerate(shares) for _ in range(count)], pa.int32())
-            parts = route(rows.append_column(_SUBMISSION, owners), self._target.regions)
+            routed = _routed(rows, shares, self._target)
         except BaseException as error:  # noqa: BLE001 - the futures of these rows must fail
             self._buffer.settle(shares, error)
             return
-        routed = []
-        for part in parts:
-            counts = part.rows.column(_SUBMISSION).value_counts()
-            numbers, times = counts.field("values").to_pylist(), counts.field("counts").to_pylist()
-            members = [(shares[number][0], count) for number, count in zip(numbers, times, strict=True)]
-            rows = part.rows.drop_columns([_SUBMISSION])
-            routed.append((part.values, RegionPart(rows, rows.nbytes, members)))
         with self._buffer.lock:
-            for submission, _ in shares:
-                submission.parts = 0
-            for _, waiting in routed:
-                for submission, _ in waiting.shares:
-                    submission.parts += 1
+            self._buffer.split(shares, [waiting.shares for _, waiting in routed])
             for values, waiting in routed:
                 self._put(values, waiting)
 
@@ -273,6 +307,19 @@ def _finish_open() -> None:
     """Wait, at the end of the process, for what was submitted to writers that nobody closed."""
     for writer in list(_OPEN):
         writer._finish()
+
+
+def _routed(rows: pa.Table, shares: list[Share], target: WriteTarget) -> list[tuple[RegionValues, RegionPart]]:
+    """Split the rows of several submissions by region, with the share that each submission has in a region."""
+    owners = pa.array([number for number, (_, count) in enumerate(shares) for _ in range(count)], pa.int32())
+    routed = []
+    for part in route(rows.append_column(_SUBMISSION, owners), target.regions):
+        counts = part.rows.column(_SUBMISSION).value_counts()
+        numbers, times = counts.field("values").to_pylist(), counts.field("counts").to_pylist()
+        members = [(shares[number][0], count) for number, count in zip(numbers, times, strict=True)]
+        part_rows = part.rows.drop_columns([_SUBMISSION])
+        routed.append((part.values, RegionPart(part_rows, part_rows.nbytes, members)))
+    return routed
 
 
 def _together(tables: list[pa.Table], group: list[Waiting]) -> pa.Table:

@@ -17,6 +17,7 @@ from lancelsm.record.casts import shown_value
 from lancelsm.record.key import key_column
 from lancelsm.record.schema import TableSchema
 from lancelsm.region.catalog import Region
+from lancelsm.region.handle import WriteTarget
 from lancelsm.region.head import Head
 from lancelsm.wal.replay import LogCollected, LogEnd, entries_between, stored_rows
 
@@ -64,6 +65,12 @@ def decode_token(token: str, *, table: TableId) -> dict[RegionId, LogPoint]:
     if owner != table:
         raise Invalid("the token belongs to another table", remedy=_TAKE, field="if_unchanged")
     return points
+
+
+def check_not_resharded(points: Mapping[RegionId, LogPoint], found: Iterable[Region], target: WriteTarget) -> None:
+    """Raise `Contended` if a token lacks one of these regions since the table was resharded after the read."""
+    if target.earlier_regions and any(region.id not in points for region in found):
+        raise Contended("the table was resharded since the rows were read", remedy=_AGAIN, table=target.context.uri)
 
 
 def check_covered(points: Mapping[RegionId, LogPoint], regions: Iterable[Region]) -> None:

@@ -17,7 +17,7 @@ from lancelsm.dataset.conditions import read_condition
 from lancelsm.read import reader
 from lancelsm.read.pruning.region_pruning import pruned_view, regions_for
 from lancelsm.read.transact.matching_keys import MatchingKeys
-from lancelsm.read.transact.read_token import LogPoint, Unchanged, check_covered
+from lancelsm.read.transact.read_token import LogPoint, Unchanged, check_covered, check_not_resharded
 from lancelsm.read.transact.rows_at_head import RowsAtHead, ViewedRows
 from lancelsm.read.transact.transaction import Decide, Decision, Transaction
 from lancelsm.read.view import View
@@ -42,28 +42,39 @@ class ReadView(Protocol):
 
 
 class Append(Protocol):
-    """Appends to the regions of these rows what `next_draft` returns."""
+    """Appends to the regions of these rows what `next_draft` returns. See `RegionWriters.append_all`."""
 
-    def __call__(self, rows: pa.Table, *, next_draft: NextDraft) -> Committed: ...
+    def __call__(self, rows: pa.Table, *, next_draft: NextDraft, again: bool = True) -> Committed: ...
 
 
 class Transactions:
     """The transactions of one open table.
 
     Args:
+        find_target, find_config: return the table with its newest region spec that this process has met.
         kept: keeps pages of key filters.
     """
 
     def __init__(
-        self, target: WriteTarget, config: Config, *, read: ReadView, append: Append, kept: BoundedCache
+        self,
+        find_target: Callable[[], WriteTarget],
+        find_config: Callable[[], Config],
+        *,
+        read: ReadView,
+        append: Append,
+        kept: BoundedCache,
     ) -> None:
-        self._target = target
-        self._config = config
-        self._schema = config.schema
-        self._uri = target.context.uri
+        self._find_target = find_target
+        self._find_config = find_config
+        self._schema = find_config().schema
+        self._uri = find_target().context.uri
         self._read = read
         self._append = append
         self._kept = kept
+
+    @property
+    def _target(self) -> WriteTarget:
+        return self._find_target()
 
     def over_keys(
         self,
@@ -85,12 +96,16 @@ class Transactions:
         """
         begun: list[Transaction] = []
         if since is not None:
-            directory, parts = self._target.directory, route(given, self._target.regions)
+            target = self._target
+            directory, parts = target.directory, route(given, target.regions)
             found = [directory.find(part.values) or directory.named(part.values) for part in parts]
+            check_not_resharded(since, found, target)
             check_covered(since, found)  # guard: token that lacks a region writes to none
 
         def next_draft(region: Region, part: pa.Table) -> Callable[[Head], Draft | Head | None]:
             rows = self._rows_of_keys(region, part) if reads_rows else None
+            if since is not None:
+                check_not_resharded(since, [region], self._target)
             unchanged = None if since is None else Unchanged(region, self._schema, part, since=since[region.id])
             transaction = Transaction(region, decide(part), rows=rows, unchanged=unchanged)
             begun.append(transaction)  # other threads append those of other regions
@@ -120,7 +135,7 @@ class Transactions:
             return Transaction(region, decide, rows=rows).draft_after
 
         view, rows = self._matching_in_all(where, self._schema.names)
-        return self._append(rows, next_draft=next_draft)
+        return self._append(rows, next_draft=next_draft, again=False)
 
     def delete(self, *, where: str) -> Committed:
         """Delete every row that matches a condition. Arguments and errors are those of `Table.delete`."""
@@ -137,7 +152,7 @@ class Transactions:
             ).delete_after
 
         view, keys = self._matching_in_all(where, columns)
-        return self._append(keys, next_draft=next_draft)
+        return self._append(keys, next_draft=next_draft, again=False)
 
     def _rows_of_keys(self, region: Region, part: pa.Table) -> RowsAtHead:
         names = self._schema.primary_key
@@ -164,7 +179,7 @@ class Transactions:
 
     def _matching_in_all(self, where: str, columns: Sequence[str]) -> tuple[View, pa.Table]:
         """Read the matching rows of all regions, with their view."""
-        list_regions, select = regions_for(where, context=self._target.context, config=self._config)
+        list_regions, select = regions_for(where, context=self._target.context, config=self._find_config())
         return self._read(lambda view: (view, self._matching(view, where, columns)), list_regions, select=select)
 
     def _matching_rows(self, region: Region, where: str, columns: Sequence[str]) -> ViewedRows:
@@ -178,5 +193,5 @@ class Transactions:
         return self._read(found, lambda: [region])
 
     def _matching(self, view: View, where: str, columns: Sequence[str]) -> pa.Table:
-        needed, _ = pruned_view(view, where, self._config)
+        needed, _ = pruned_view(view, where, self._find_config())
         return reader.scan(needed, uri=self._uri, columns=columns, where=where).read_all()

@@ -21,7 +21,6 @@ from lancelsm.record.key import newest
 from lancelsm.record.normalize import deletes, upserts
 from lancelsm.region.catalog import Directory
 from lancelsm.region.handle import TableHandle
-from lancelsm.routing.route import route
 from lancelsm.stack.delivery.message import unpacked
 from lancelsm.stack.delivery.table_cache import Inbox
 from lancelsm.stack.documents import committed
@@ -126,7 +125,7 @@ def write(rows: pa.Table, *, handle: TableHandle, seconds: float) -> Document:
     context = replace(target.context, budget_seconds=min(seconds, target.context.budget_seconds))
     directory = Directory(context, spec_id=target.regions.spec_id)
     writers = RegionWriters(replace(target, context=context, directory=directory), owner=target.owner)
-    return committed(writers.append_all(route(rows, target.regions)))
+    return committed(writers.append_all(rows))
 
 
 def over_http(event: Any, call: FunctionCall, work: Callable[[Document, FunctionCall], Document]) -> Document:

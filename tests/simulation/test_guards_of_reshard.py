@@ -1,0 +1,128 @@
+"""Each guard of a reshard is needed: without it, its scenario fails."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import lancelsm
+from lancelsm.admin import reshard as resharding
+from lancelsm.errors import Invalid
+from lancelsm.region import config as configs
+from lancelsm.region.catalog import Region
+from lancelsm.wal.claim import add_to_catalog, create_region
+from lancelsm.wal.log_writer import open_log
+from tests.simulation.marks import without
+from tests.simulation.removal import with_and_without
+
+
+def _table(path: Path) -> lancelsm.Table:
+    rows = [{"id": key, "v": 0} for key in range(3)]
+    settings = {"retry_budget_seconds": 1}
+    return lancelsm.create(path / "table", rows, primary_key="id", regions="identity(id)", settings=settings)
+
+
+def _row(key: int, value: int) -> list[dict[str, Any]]:
+    return [{"id": key, "v": value}]
+
+
+def region_that_a_stale_writer_needs(path: Path) -> None:
+    """A writer that knows the old spec meets values that had no region under it."""
+    table = _table(path)
+    stale = open_log(table.uri)
+    table.reshard("bucket(id, 2)")
+    table.upsert(_row(7, 5))
+    stale.upsert(_row(7, 6))
+    assert table.get(7)["v"].to_pylist() == [6]
+
+
+def region_without_a_head(path: Path) -> None:
+    """The creator of a region stalls right before it creates the head."""
+    table = _table(path)
+    table.upsert(_row(1, 1))
+    target, known = table._target, table.regions()[0]
+    stalled = target.directory.named(((known.values[0][0], b"\7" + b"\0" * 7),))
+    assert isinstance(stalled, Region)
+    add_to_catalog(stalled, budget=target.context.budget())
+    table.reshard("bucket(id, 2)")
+    with pytest.raises(Invalid, match="sealed"):
+        create_region(
+            target.context, spec_id=stalled.spec_id, values=stalled.values, owner=target.owner, resharding=True
+        )
+
+
+def rows_of_a_writer_at_the_end(path: Path) -> None:
+    """A writer appends when the last flush has begun; the flush does not see its rows."""
+    table = _table(path)
+    table.upsert(_row(1, 1))
+    held = open_log(table.uri)
+    flush, calls = resharding.flush_table, []
+
+    def late(handle: Any) -> Any:
+        calls.append(1)
+        if len(calls) == 1:
+            held.upsert(_row(1, 2))
+        return [] if len(calls) < 3 else flush(handle)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(resharding, "flush_table", late)
+        table.reshard("bucket(id, 2)")
+    table.upsert(_row(1, 3))
+    table.merge()
+    assert table.get(1)["v"].to_pylist() == [3]
+    assert lancelsm.open(table.uri).count() == 3
+
+
+def read_of_a_table_that_is_held_open(path: Path) -> None:
+    """A reader that has the table open looks up a key in its new region."""
+    table = _table(path)
+    reader = lancelsm.open(table.uri)
+    assert reader.get(1)["v"].to_pylist() == [0]
+    table.reshard("bucket(id, 2)")
+    table.upsert(_row(1, 4))
+    assert reader.get(1)["v"].to_pylist() == [4]
+
+
+def reshard_that_stalled(path: Path) -> None:
+    """A process stalls before it writes the configuration; others finish the reshard, and do the next one."""
+    table = _table(path)
+    table.reshard("bucket(id, 2)")
+    first = table.config.regions
+    table.reshard("bucket(id, 3)")
+    assert first is not None
+    context = table._context
+    configs.change_regions(context.objects, first, uri=table.uri, budget=context.budget())
+    found = configs.read(context.objects, uri=table.uri)
+    assert found is not None
+    assert str(found.regions) == "bucket(id, 3)"
+
+
+test_scenarios_pass, test_scenarios_fail_without_a_guard = with_and_without(
+    {
+        "a region of an old spec is not created": (
+            [without("region of an old spec is not created")],
+            region_that_a_stale_writer_needs,
+        ),
+        "a region without a head is created before it is sealed": (
+            [without("region without a head is created before it is sealed")],
+            region_without_a_head,
+        ),
+        "every region is sealed": ([without("reshard seals every region")], rows_of_a_writer_at_the_end),
+        "sealed regions are merged": (
+            [without("sealed regions are merged", instead=True)],
+            rows_of_a_writer_at_the_end,
+        ),
+        "a read follows a reshard": ([without("read follows a reshard")], read_of_a_table_that_is_held_open),
+        "the region spec never goes back": ([without("region spec never goes back")], reshard_that_stalled),
+    },
+    own=(
+        region_that_a_stale_writer_needs,
+        region_without_a_head,
+        rows_of_a_writer_at_the_end,
+        read_of_a_table_that_is_held_open,
+        reshard_that_stalled,
+    ),
+)
+pytestmark = pytest.mark.rest

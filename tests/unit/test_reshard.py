@@ -1,0 +1,200 @@
+"""A table gets other regions while writers, readers and crashes are in between."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import lancelsm
+from lancelsm.admin import reshard as resharding
+from lancelsm.errors import Contended, Invalid
+from lancelsm.region.catalog import SealedRegion
+from lancelsm.region.resharding import begin_resharding, read_resharding
+from lancelsm.routing.spec import parse_regions
+from lancelsm.table import Table
+from lancelsm.wal.log_writer import open_log
+
+
+def _create(path: Path, regions: str | None = "bucket(id, 2)", **more: Any) -> Table:
+    rows = [{"id": key, "v": 0} for key in range(10)]
+    return lancelsm.create(path / "orders", rows, primary_key="id", regions=regions, **more)
+
+
+def _values(table: Table, **scan: Any) -> dict[int, int]:
+    found = table.scan(**scan).to_arrow().to_pylist()
+    assert len({row["id"] for row in found}) == len(found), f"a key is there twice: {found}"
+    return {row["id"]: row["v"] for row in found}
+
+
+def _upsert(table: Any, keys: range, value: int) -> None:
+    table.upsert([{"id": key, "v": value} for key in keys])
+
+
+def _stop_at(monkeypatch: pytest.MonkeyPatch, step: str) -> None:
+    def crash(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt(step)
+
+    monkeypatch.setattr(resharding, step, crash)
+
+
+@pytest.mark.one_case
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("bucket(id, 2)", "bucket(id, 5)"),
+        (None, "bucket(id, 3)"),
+        ("multi_bucket(id, 2)", "multi_bucket(id, 3)"),
+        ("identity(id)", "expr(id % 3)"),
+    ],
+)
+def test_a_table_has_all_rows_in_its_new_regions(tmp_path: Path, before: str | None, after: str) -> None:
+    table = _create(tmp_path, before)
+    _upsert(table, range(5, 15), 1)
+
+    table.reshard(after)
+    _upsert(table, range(12, 20), 2)
+
+    wanted = {key: 0 if key < 5 else 1 if key < 12 else 2 for key in range(20)}
+    for one in (table, lancelsm.open(table.uri)):
+        assert _values(one) == wanted
+        assert str(one.config.regions) == after
+        assert not one.status().problems
+        assert one.get(13).to_pylist() == [{"id": 13, "v": 2}]
+        assert _values(one, where="id = 13") == {13: 2}
+    table.reshard("bucket(id, 4)")
+    table.merge()
+    assert _values(lancelsm.open(table.uri)) == wanted
+
+
+def test_a_table_that_is_held_open_writes_and_reads_the_new_regions(tmp_path: Path) -> None:
+    table = _create(tmp_path)
+    held, other, log = lancelsm.open(table.uri), lancelsm.open(table.uri), open_log(table.uri)
+    for one in (held, other, log):
+        _upsert(one, range(3), 1)
+    assert held.get(1).to_pylist()
+
+    table.reshard("bucket(id, 7)")
+    _upsert(table, range(3), 2)
+
+    assert held.get(1).to_pylist() == [{"id": 1, "v": 2}], "a read by key needs the new region"
+    assert held.count(where="id = 1 AND v = 2") == 1
+    with other.writer() as group:
+        futures = [group.submit({"id": key, "v": 3}) for key in range(10)]
+    assert {future.result().rows for future in futures} == {1}
+    assert other.update(where="id < 3", set={"v": "v + 1"}).rows == 3
+    _upsert(log, range(3, 5), 9)
+    assert _values(held) == {key: 4 if key < 3 else 9 if key < 5 else 3 for key in range(10)}
+
+
+def test_an_update_by_condition_is_applied_once(tmp_path: Path) -> None:
+    table = _create(tmp_path)
+    held, deleting = lancelsm.open(table.uri), lancelsm.open(table.uri)
+    for one in (held, deleting):
+        assert one.update(where="true", set={"v": "v + 1"}).rows == 10
+
+    table.reshard("bucket(id, 3)")
+
+    assert held.update(where="true", set={"v": "v + 1"}).rows == 10
+    assert _values(table) == dict.fromkeys(range(10), 3)
+    assert deleting.delete(where="id < 5").rows == 5
+    assert _values(table) == dict.fromkeys(range(5, 10), 3)
+
+
+def test_a_token_of_a_read_before_the_reshard_is_refused(tmp_path: Path) -> None:
+    table = _create(tmp_path)
+    held = lancelsm.open(table.uri)
+    token = held.get(1, with_token=True).token
+
+    table.reshard("bucket(id, 3)")
+    _upsert(table, range(1, 2), 5)
+
+    with pytest.raises(Contended, match="resharded"):
+        held.upsert([{"id": 1, "v": 9}], if_unchanged=token)
+    read = held.get(1, with_token=True)
+    held.upsert([{"id": 1, "v": 9}], if_unchanged=read.token)
+    assert _values(table)[1] == 9
+
+
+STEPS = ["_seal", "_merge_rest", "_commit_spec", "_install_index", "create_region", "_retire", "finish_resharding"]
+
+
+@pytest.mark.one_case
+@pytest.mark.parametrize("step", STEPS)
+def test_a_reshard_that_crashed_is_finished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str) -> None:
+    table = _create(tmp_path, settings={"retry_budget_seconds": 1})
+    _upsert(table, range(5), 1)
+    held = lancelsm.open(table.uri)
+    with monkeypatch.context() as patched:
+        _stop_at(patched, step)
+        with pytest.raises(KeyboardInterrupt):
+            table.reshard("bucket(id, 3)")
+
+    assert _values(lancelsm.open(table.uri)) == {key: int(key < 5) for key in range(10)}
+    _upsert(held, range(10, 12), 2)  # its region may be sealed: it finishes the reshard
+    other = lancelsm.open(table.uri)
+    record = read_resharding(other._context)
+    if record is None or not record.done:
+        other.reshard()
+    assert other.config.regions == lancelsm.open(table.uri).config.regions
+    assert str(lancelsm.open(table.uri).config.regions) == "bucket(id, 3)"
+    assert _values(other) == {key: 1 if key < 5 else 2 if key > 9 else 0 for key in range(12)}
+    assert all(region.retired is not None for region in other.regions() if region.number == 1)
+
+
+@pytest.mark.rest
+def test_a_write_without_lance_waits_for_the_reshard_then_is_contended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = _create(tmp_path, settings={"retry_budget_seconds": 1})
+    log = open_log(table.uri)
+    _stop_at(monkeypatch, "_merge_rest")
+    with pytest.raises(KeyboardInterrupt):
+        table.reshard("bucket(id, 3)")
+
+    with pytest.raises(Contended, match="being resharded") as raised:
+        _upsert(log, range(3), 1)
+
+    assert "lancelsm reshard" in raised.value.remedy
+    monkeypatch.undo()
+    table.reshard()
+    _upsert(log, range(3), 1)
+    assert _values(table)[2] == 1
+
+
+@pytest.mark.rest
+def test_a_region_of_the_old_spec_is_not_created_any_more(tmp_path: Path) -> None:
+    table = _create(tmp_path, "identity(id)", settings={"retry_budget_seconds": 1})
+    log = open_log(table.uri)
+    _upsert(log, range(2), 1)
+    begin_resharding(table._context, parse_regions("bucket(id, 2)", schema=table.config.schema, number=2))
+
+    with pytest.raises(Contended, match="being resharded"):
+        _upsert(log, range(7, 8), 1)
+
+    table.reshard()
+    _upsert(log, range(7, 8), 1)
+    assert {region.number for region in table.regions() if region.find_head() is not None} == {1, 2}
+    assert _values(table)[7] == 1
+
+
+def test_a_region_that_was_sealed_by_hand_takes_no_rows(tmp_path: Path) -> None:
+    table = _create(tmp_path, None)
+    table.seal(table.regions()[0])
+
+    with pytest.raises(SealedRegion):
+        _upsert(table, range(3), 1)
+    assert table.reshard("bucket(id, 2)").sealed == 1
+    _upsert(table, range(3), 1)
+    assert _values(table)[0] == 1
+
+
+@pytest.mark.parametrize("spec", ["bucket(v, 3)", "nonsense(id)", None])
+def test_what_is_no_reshard_is_refused(tmp_path: Path, spec: str | None) -> None:
+    table = _create(tmp_path)
+
+    with pytest.raises(Invalid):
+        table.reshard(spec)
+    assert table.reshard("bucket(id, 2)").sealed == 0, "the table has these regions"
+    assert read_resharding(table._context) is None
