@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from dataclasses import replace
+from types import NoneType
 
 import pyarrow as pa
 import pytest
@@ -17,7 +18,7 @@ from lancelsm.region import config as configs
 from lancelsm.registry import SwapApplied as Swapped
 from lancelsm.routing.spec import RegionSpec, parse_regions
 from lancelsm.stack.delivery import apply as applying
-from lancelsm.stack.delivery import quarantine
+from lancelsm.stack.delivery import message, quarantine
 from lancelsm.stack.delivery.apply import apply
 from lancelsm.stack.delivery.message import packed, unpacked
 from lancelsm.stack.delivery.quarantine import read_dead_letter
@@ -547,14 +548,29 @@ def test_messages_for_a_region_whose_head_has_a_newer_format_wait():
     assert deployment.dead_letters.bodies == []
 
 
-def test_a_message_of_a_newer_format_waits():
-    deployment = Deployment(buckets=1)
-    deployment.put_text('{"format": 2}', like=7)
-    deployment.send([(7, 1)], sequence=1)
+def test_messages_of_the_next_format_wait_for_the_next_release_and_others_are_applied(monkeypatch):
+    """A canary of `ingest` runs beside an old `writer_flush`, and beside an old `ingest`."""
+    deployment = Deployment(buckets=2)
+    other = next(key for key in range(8, 99) if deployment.values(key) != deployment.values(7))
+
+    def send(release: int, key: int, value: int) -> None:
+        with monkeypatch.context() as deployed:
+            deployed.setattr(message, "FORMAT", release)
+            deployment.send([(key, value)], sequence=10 * key + value)
+
+    this = message.FORMAT
+    for release, key, value in ((this - 1, 7, 1), (this, 7, 2), (this + 1, 7, 3), (this - 1, 7, 4), (this, other, 1)):
+        send(release, key, value)
 
     outcomes = deployment.deliver()
 
-    assert [type(outcome.retry) for outcome in outcomes] == [Unavailable] * 2
+    assert [type(outcome.retry) for outcome in outcomes] == [NoneType, NoneType, Unavailable, Unavailable, NoneType]
+    assert deployment.log() == {7: [1, 2], other: [1]}
+    with monkeypatch.context() as deployed:
+        deployed.setattr(message, "FORMAT", this + 1)
+        deployment.clock.sleep(3600)
+        deployment.deliver()
+    assert deployment.log() == {7: [1, 2, 3, 4], other: [1]}
     assert deployment.dead_letters.bodies == []
 
 
