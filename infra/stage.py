@@ -23,6 +23,7 @@ from infra.partitions import check_partition
 from infra.replication import Replica, replica_of
 from infra.spark import SparkSizes
 from lancelsm.common.settings import Settings, parse_settings
+from lancelsm.stack.cost.from_metrics import FILTER
 
 ROOT = Path(__file__).resolve().parent.parent
 _NAME = re.compile(r"[a-z][a-z0-9-]{0,19}")
@@ -72,6 +73,7 @@ class Stage:
     alarm_topic: str | None  # ARN; without it alarms are only shown
     runbook_url: str | None  # where the files of docs/runbooks are; alarms name it
     table_metrics: bool  # whether metrics are also there for each table, which costs more
+    request_metrics: bool  # whether S3 counts the requests to the bucket, which costs more
     tracing: bool  # whether X-Ray traces functions and state machines
     shift_minutes: int  # during which a tenth of the calls gets a new version; 0: all at once
     function_url: bool  # whether `ingest` gets a URL, for callers with IAM credentials
@@ -166,6 +168,7 @@ def stage_of(node: Node) -> Stage:
         alarm_topic=context.arn("alarm_topic", "sns:REGION:ACCOUNT:NAME", r"sns:REGION:ACCOUNT:[\w-]+"),
         runbook_url=(context.text("runbook_url") or "").rstrip("/") or None,
         table_metrics=context.flag("table_metrics"),
+        request_metrics=context.flag("request_metrics"),
         tracing=context.flag("tracing"),
         shift_minutes=0 if emulator else _SHIFT if shift is None else shift,
         function_url=context.flag("function_url"),
@@ -193,6 +196,11 @@ def _check_existing(chosen: Stage) -> None:
         raise ValueError(
             "-c readers: the stacks change no policy of an existing bucket or registry. Leave readers out, and let the "
             "accounts read them there (docs/deploy.md)"
+        )
+    if chosen.request_metrics and chosen.bucket:
+        raise ValueError(
+            f"-c request_metrics: the stacks change no existing bucket. Leave request_metrics out, and add request "
+            f"metrics with the filter id {FILTER} to it"
         )
     if chosen.replica and chosen.bucket:
         raise ValueError(

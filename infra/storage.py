@@ -11,6 +11,7 @@ from infra.checks import accept
 from infra.replication import replicate
 from infra.sharing import may_read_tables
 from infra.stage import Stage
+from lancelsm.stack.cost.from_metrics import FILTER
 
 TABLES = "tables"
 WORK = "work"
@@ -39,6 +40,7 @@ class Storage(Construct):
             encryption_key=key,
             bucket_key_enabled=True if key else None,
             versioned=True,
+            metrics=[s3.BucketMetrics(id=FILTER)] if stage.request_metrics else None,
             enforce_ssl=not stage.local,  # the emulator uses HTTP
             removal_policy=stage.removal_policy,
             lifecycle_rules=[

@@ -133,6 +133,7 @@ GOVERNED = {
     "removal": "destroy",
     "scrub_sample_days": "1",
     "scrub_days": "30",
+    "request_metrics": "true",
     "backup_days": "7",
     "backup_uri": "s3://vault/of/lancelsm",
     "replica_bucket": "arn:aws:s3:::far-lake",

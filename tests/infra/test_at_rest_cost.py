@@ -41,6 +41,8 @@ def test_what_the_context_adds_has_a_price_that_the_page_names(governed: Stacks)
     bill = at_rest.bill_at_rest(found)
     runs = sum(one.usd for one in bill if one.item.startswith("scrub and backup"))
     (polling,) = (one.usd for one in bill if one.item == "queue polling")
+    (counted,) = (one.usd for one in bill if one.item == "S3 request metrics")
+    assert f"| `request_metrics` | ${counted:.2f}" in page
     assert (found.rounds, found.mappings) == (30 + 1 + 4, 4)
     assert (
         f"${polling / found.mappings:.2f} for the polling of one queue, ${runs / found.rounds:.4f} for each run" in page

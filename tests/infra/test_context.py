@@ -11,6 +11,7 @@ import pytest
 
 from infra.network import GATEWAYS, INTERFACES
 from infra.stage import PRESETS, stage_of
+from lancelsm.stack.cost.from_metrics import FILTER
 from tests.infra.conftest import FAR_KEY, GOVERNED, KEY, READERS, ROOT, Stacks, synthesized
 
 
@@ -60,6 +61,12 @@ def test_tags_are_on_every_resource_that_has_tags(governed: Stacks) -> None:
     ]
     assert len(tagged) > 20
     assert all(wanted.items() <= tags.items() for tags in tagged)
+
+
+@pytest.mark.rest
+def test_s3_counts_requests_if_the_context_asks_for_it(governed: Stacks, prod: Stacks) -> None:
+    counting = [one.one("AWS::S3::Bucket").get("MetricsConfigurations") for one in (governed, prod)]
+    assert counting == [[{"Id": FILTER}], None]
 
 
 @pytest.mark.rest
@@ -163,6 +170,7 @@ def test_every_table_is_copied_to_the_replica_with_its_deletions(governed: Stack
         ({"endpoints": "off"}, "-c endpoints: give the VPC too"),
         ({"scrub_days": "366"}, "-c scrub_days=366: give a whole number from 0 to 365"),
         ({"scrub_sample_days": "daily"}, "-c scrub_sample_days=daily: give a whole number from 0 to 365"),
+        ({"request_metrics": "true", "bucket": "lake"}, "-c request_metrics: the stacks change no existing bucket"),
         ({"backup_days": "7"}, "-c backup_days: give the other one too: -c backup_uri=s3://BUCKET/PREFIX"),
         ({"backup_uri": "s3://vault"}, "-c backup_uri: give the other one too: -c backup_days=DAYS"),
         ({"backup_days": "7", "backup_uri": "vault"}, "-c backup_uri=vault: give s3://BUCKET/PREFIX"),

@@ -26,6 +26,11 @@ RECORDED = {
     "merges": [[48.0], [48.0]],
     "record_reads": [[4_000.0], [3_500.0]],
     "record_writes": [[1_000.0], [900.0]],
+    "object_writes0": [[3_000.0], [3_000.0]],
+    "object_writes1": [[], []],
+    "object_writes2": [[40.0], [60.0]],
+    "object_reads0": [[5_000.0], [5_000.0]],
+    "object_reads1": [[7.0], []],
 }
 
 
@@ -51,16 +56,17 @@ class CloudWatch:
     # The stack, for the command line
     def describe_stacks(self, *, StackName: str) -> Any:
         assert StackName == "lancelsm-team-a-pipeline"
-        return {"Stacks": [{"Outputs": [{"OutputKey": "RegistryName", "OutputValue": "dynamodb:heads"}]}]}
+        outputs = {"RegistryName": "dynamodb:heads", "Bucket": "lake"}
+        return {"Stacks": [{"Outputs": [{"OutputKey": key, "OutputValue": one} for key, one in outputs.items()]}]}
 
 
 def counts(recorded: dict[str, list[list[float]]] = RECORDED) -> Counts:
-    return read_counts("team-a", "heads", seconds=DAY, now=DAY * 20_000, client=CloudWatch(recorded))
+    return read_counts("team-a", "heads", "lake", seconds=DAY, now=DAY * 20_000, client=CloudWatch(recorded))
 
 
 def test_the_counts_are_those_of_the_metrics_that_the_functions_write() -> None:
     client = CloudWatch(RECORDED)
-    found = read_counts("team-a", "heads", seconds=DAY, now=DAY * 20_000, client=client)
+    found = read_counts("team-a", "heads", "lake", seconds=DAY, now=DAY * 20_000, client=client)
 
     assert (found.rows, found.writes, found.record_writes) == (864_000, 864, 1_900)
     asked = {one["Id"]: one["MetricStat"] for one in client.asked["MetricDataQueries"]}
@@ -71,6 +77,12 @@ def test_the_counts_are_those_of_the_metrics_that_the_functions_write() -> None:
         assert asked[name]["Metric"] == {"Namespace": "lancelsm", "MetricName": metric, "Dimensions": [dimension]}
         assert asked[name]["Stat"] == statistic
     assert asked["record_reads"]["Metric"]["Dimensions"] == [{"Name": "TableName", "Value": "heads"}]
+    assert (found.object_writes, found.object_reads) == (6_100, 10_007)
+    assert asked["object_reads1"]["Metric"] == {
+        "Namespace": "AWS/S3",
+        "MetricName": "HeadRequests",
+        "Dimensions": [{"Name": "BucketName", "Value": "lake"}, {"Name": "FilterId", "Value": "EntireBucket"}],
+    }
 
 
 def test_a_stream_that_the_model_describes_costs_what_is_estimated() -> None:
@@ -115,7 +127,7 @@ def test_a_time_without_rows_and_a_refused_call_are_named() -> None:
             raise ClientError({"Error": {"Code": "AccessDenied", "Message": "no"}}, "GetMetricData")
 
     with pytest.raises(Invalid, match="metrics can't be read"):
-        read_counts("team-a", "heads", seconds=DAY, now=DAY, client=Refusing(RECORDED))
+        read_counts("team-a", "heads", "lake", seconds=DAY, now=DAY, client=Refusing(RECORDED))
 
 
 def test_the_command_compares_a_stage(as_json: Json, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
@@ -125,6 +137,36 @@ def test_the_command_compares_a_stage(as_json: Json, run: Run, monkeypatch: pyte
     document = as_json("cost", "--from-metrics", "--stage", "team-a", "--days", "1")
 
     assert document["counted"]["rows"] == pytest.approx(864_000 * 730 / 24)
+    assert document["counted"]["object_reads"] == pytest.approx(10_007 * 730 / 24)
+    assert document["estimated"]["object_reads"] > 0
     shown = run("cost", "--from-metrics", "--stage", "team-a", "--days", "1").out
     assert "record writes" in shown
     assert "until rows are in the base" in shown
+    assert "not counted" not in shown
+
+
+def test_the_command_says_that_s3_counts_no_requests_and_how_to_change_that(
+    as_json: Json,  # noqa: F811
+    run: Run,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    client = CloudWatch({name: [[], []] if name.startswith("object") else one for name, one in RECORDED.items()})
+    monkeypatch.setattr(aws, "client", lambda name, **_: client)
+
+    assert as_json("cost", "--from-metrics", "--stage", "team-a")["counted"]["object_writes"] is None
+    shown = " ".join(run("cost", "--from-metrics", "--stage", "team-a").out.split())
+    assert shown.count("not counted") == 2
+    assert "-c request_metrics=true" in shown
+
+
+def test_the_command_names_a_stage_that_does_not_exist(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
+    class Empty(CloudWatch):
+        def describe_stacks(self, *, StackName: str) -> Any:
+            text = f"Stack with id {StackName} does not exist"
+            raise ClientError({"Error": {"Code": "ValidationError", "Message": text}}, "DescribeStacks")
+
+    monkeypatch.setattr(aws, "client", lambda name, **_: Empty(RECORDED))
+    gone = run("cost", "--from-metrics", "--stage", "gone")
+    assert (gone.code, "lancelsm-gone-pipeline" in gone.err) == (1, True)
+    assert "presets of dev" in run("cost", "--at-rest", "--stage", "team-a").out
+    assert "is no name of a stage" in run("cost", "--at-rest", "--stage", "Prod!").err

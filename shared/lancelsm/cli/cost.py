@@ -30,7 +30,9 @@ def cost(
     row_bytes: Annotated[int, typer.Option(help="Bytes per row.")] = 1000,
     batch: Annotated[int, typer.Option(help="Rows per request.")] = 1000,
     path: Annotated[PathChoice, typer.Option(help="Write directly, or through the queue.")] = PathChoice.DIRECT,
-    stage: Annotated[str, typer.Option(help="The stage whose resources are counted.")] = "prod",
+    stage: Annotated[
+        str, typer.Option(help="The stage. Without --from-metrics, one other than prod counts as dev.")
+    ] = "prod",
     table_metrics: Annotated[
         bool, typer.Option("--table-metrics", help="Count metrics of the table too: -c table_metrics=true.")
     ] = False,
@@ -44,16 +46,17 @@ def cost(
 ) -> None:
     """Show the monthly cost of a deployment, item by item, by AWS list prices in us-east-1 without any free tier.
 
-    As JSON: {"region", "prices_checked", "items": [{"part", "item", "quantity", "unit", "usd", "price", "price_usd",
-    "price_checked"}], "usd_per_month", "usd_per_million_rows": {"acknowledged", "merged", "collected"}, "usd_to_store":
-    one month's rows}. The last two need --rows-per-second. Quantities and US dollars are per month. `acknowledged` is
-    the cost of a million rows until they are durable and readable, `merged` until they are in the base, `collected`
-    until their log entries and generations are deleted. `price_checked` is false for a price that was not compared on
-    the day of `prices_checked`.
+    As JSON: {"region", "prices_checked", "presets", "items": [{"part", "item", "quantity", "unit", "usd", "price",
+    "price_usd", "price_checked"}], "usd_per_month", "usd_per_million_rows": {"acknowledged", "merged", "collected"},
+    "usd_to_store": one month's rows}. The last two need --rows-per-second. `presets` is the stage whose resources are
+    counted. Quantities and US dollars are per month. `acknowledged` is the cost of a million rows until they are
+    durable and readable, `merged` until they are in the base, `collected` until their log entries and generations are
+    deleted. `price_checked` is false for a price that was not compared on the day of `prices_checked`.
 
-    With --from-metrics it reads metrics of the functions and of DynamoDB, and compares a month at that rate with the
-    estimate for the same rows. As JSON: {"counted", "estimated": {"requests", "rows", "writes", "flushes",
-    "generations", "merges", "record_reads", "record_writes"}, "counted_usd", "estimated_usd"}.
+    With --from-metrics it reads metrics of the functions, of DynamoDB and of S3, and compares a month at that rate with
+    the estimate for the same rows. As JSON: {"counted", "estimated": {"requests", "rows", "writes", "flushes",
+    "generations", "merges", "record_reads", "record_writes", "object_writes", "object_reads"}, "counted_usd",
+    "estimated_usd"}. The counted numbers of objects are null unless S3 counts requests: -c request_metrics=true.
     """
     from lancelsm.common.settings import Settings
     from lancelsm.stack.cost import at_rest as at_rest_cost
@@ -62,8 +65,9 @@ def cost(
     if from_metrics:
         _compare(session, stage, days=days, row_bytes=row_bytes)
         return
-    rest = at_rest_cost.bill_at_rest(at_rest_cost.AT_REST.get(stage, at_rest_cost.AT_REST["dev"]))
-    document: dict[str, Any] = {"region": prices.REGION, "prices_checked": prices.CHECKED}
+    presets = at_rest_cost.presets_of(stage)
+    rest = at_rest_cost.bill_at_rest(at_rest_cost.AT_REST[presets])
+    document: dict[str, Any] = {"region": prices.REGION, "prices_checked": prices.CHECKED, "presets": presets}
     if at_rest or rows_per_second is None:
         if not at_rest:
             raise typer.BadParameter("give this option or --at-rest", param_hint="--rows-per-second")
@@ -94,10 +98,11 @@ def _compare(session: Session, stage: str, *, days: int, row_bytes: int) -> None
     from lancelsm.stack.cost.from_metrics import compare, read_counts
 
     seconds = days * 86_400.0
-    registry = outputs(f"lancelsm-{stage}-pipeline", service=aws.client)["RegistryName"]
+    found = outputs(f"lancelsm-{stage}-pipeline", service=aws.client)
     counts = read_counts(
         stage,
-        registry.removeprefix("dynamodb:").rpartition("/")[2],
+        found["RegistryName"].removeprefix("dynamodb:").rpartition("/")[2],
+        found["Bucket"],
         seconds=seconds,
         now=SystemClock().now(),
         client=aws.client("cloudwatch"),
@@ -110,16 +115,24 @@ def _compared(document: dict[str, Any]) -> Any:
     from rich.console import Group
 
     from lancelsm.cli.text import listing
+    from lancelsm.stack.cost.from_metrics import SWITCH_ON
 
     shown = [
-        {"a month": name.replace("_", " "), "counted": f"{counted:,.0f}", "estimated": f"{estimated:,.0f}"}
+        {
+            "a month": name.replace("_", " "),
+            "counted": "not counted" if counted is None else f"{counted:,.0f}",
+            "estimated": f"{estimated:,.0f}",
+        }
         for (name, counted), estimated in zip(document["counted"].items(), document["estimated"].values(), strict=True)
     ]
     last = (
         f"${document['counted_usd']:.2f} for what was counted, ${document['estimated_usd']:.2f} as estimated, "
         "until rows are in the base"
     )
-    return Group(listing(shown, columns=("a month", "counted", "estimated")), "", last)
+    lines = [last]
+    if document["counted"]["object_writes"] is None:
+        lines.append(f"S3 has counted no requests to this bucket. To count them, {SWITCH_ON}. docs/cost.md: the price")
+    return Group(listing(shown, columns=("a month", "counted", "estimated")), "", *lines)
 
 
 def _line(item: CostItem) -> dict[str, Any]:
@@ -158,6 +171,7 @@ def _text(document: dict[str, Any]) -> Any:
             f"${rows['collected']:.4f} per million rows to collect the rest too",
             f"${document['usd_to_store']:.2f} per month to store the rows of one month, if no row replaces another",
         ]
+    last.append(f"At rest with the presets of {document['presets']}; --from-metrics reads those of a deployment")
     last.append(f"List prices of {document['region']}, {document['prices_checked']}; * not compared on that day")
     columns = ("part", "item", "quantity", "unit", "usd", "price_usd", "price")
     return Group(listing(shown, columns=columns), "", *last)

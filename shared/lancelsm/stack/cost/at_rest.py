@@ -23,6 +23,8 @@ _ROUND_SECONDS = 3.0  # a start with Lance, and the list of tables
 _LOG_BYTES = 1200
 _FREE_DASHBOARDS = 3
 _RECORDS_GB = 0.001
+_REQUEST_METRICS = 16  # that S3 writes for a bucket
+_STAGE = re.compile(r"[a-z][a-z0-9-]{0,19}")
 _RATE = re.compile(r"rate\((\d+) (minute|hour|day)s?\)")
 _UNIT_SECONDS = {"minute": 60, "hour": 3600, "day": 86400}
 
@@ -37,6 +39,7 @@ class Inventory:
     runs: int = 0  # scheduled runs of `dispatch` per month
     rounds: int = 0  # scheduled runs of `scrub` and `backup` per month, without what they read of tables
     metrics: int = 0  # that the runs of `dispatch` write: the heartbeat
+    request_metrics: int = 0  # of S3
     registries: int = 0
     keys: int = 0
     interfaces: int = 0  # of VPC endpoints: one in each subnet
@@ -52,6 +55,14 @@ AT_REST: Final[Mapping[str, Inventory]] = {
 }
 
 
+def presets_of(stage: str) -> str:
+    """Return the stage whose presets a stage has. Raises `Invalid` if no stage may have this name."""
+    if not _STAGE.fullmatch(stage):
+        remedy = "Give at most 20 lower-case letters, digits and hyphens, beginning with a letter"
+        raise Invalid(f"{stage!r} is no name of a stage", remedy=remedy, field="stage")
+    return stage if stage in AT_REST else "dev"
+
+
 def bill_at_rest(resources: Inventory) -> list[CostItem]:
     """Return the bill of a month without writes, without the cost of stored data."""
     part = "at rest"
@@ -61,6 +72,7 @@ def bill_at_rest(resources: Inventory) -> list[CostItem]:
     priced = (
         ("alarms", resources.alarms, prices.ALARM),
         ("heartbeat of dispatch", resources.metrics, prices.METRIC),
+        ("S3 request metrics", resources.request_metrics, prices.METRIC),
         ("queue polling", polls, prices.QUEUE_REQUEST),
         ("dispatch", resources.runs, prices.INVOCATION),
         ("dispatch", duration, prices.ARM_GB_SECOND),
@@ -148,6 +160,10 @@ def _filter(properties: Properties) -> Inventory | str:
     return "DefaultValue" if any("DefaultValue" in one for one in transformations) else Inventory()
 
 
+def _bucket(properties: Properties) -> Inventory | str:
+    return Inventory(request_metrics=_REQUEST_METRICS * len(properties.get("MetricsConfigurations", ())))
+
+
 def _registry(properties: Properties) -> Inventory | str:
     if properties.get("BillingMode") != "PAY_PER_REQUEST":
         return "provisioned capacity"
@@ -179,7 +195,7 @@ _RULES: Final[Mapping[str, Rule]] = {
     "AWS::Lambda::Version": _free_without("ProvisionedConcurrencyConfig"),
     "AWS::Logs::LogGroup": _free,
     "AWS::Logs::MetricFilter": _filter,
-    "AWS::S3::Bucket": _free,
+    "AWS::S3::Bucket": _bucket,
     "AWS::S3::BucketPolicy": _free,
     "AWS::SQS::Queue": _free,
     "AWS::SQS::QueuePolicy": _free,

@@ -1,6 +1,6 @@
-"""Compare the estimate with what a deployment counted: metrics of our functions, and of DynamoDB.
+"""Compare the estimate with what a deployment counted: metrics of our functions, of DynamoDB, and of S3.
 
-S3 counts requests only if request metrics are on for the bucket, so they are not compared.
+S3 counts requests only if request metrics are on for the bucket.
 """
 
 from __future__ import annotations
@@ -40,6 +40,15 @@ _DYNAMODB: Final = {
     "record_reads": "ConsumedReadCapacityUnits",
     "record_writes": "ConsumedWriteCapacityUnits",
 }
+# By field of `Counts`. The ids of queries have a number behind it.
+_S3: Final = {
+    "object_writes": ("PutRequests", "PostRequests", "ListRequests"),
+    "object_reads": ("GetRequests", "HeadRequests"),
+}
+FILTER: Final = "EntireBucket"  # the id of the bucket's request metrics, also in the console of AWS
+SWITCH_ON: Final = (
+    "deploy with -c request_metrics=true, or add request metrics with the filter id EntireBucket to an existing bucket"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +60,8 @@ class Counts:
         rows: rows that `writer_flush` has written, in `writes` invocations.
         flushes: invocations that flushed, which wrote `generations`.
         record_reads, record_writes: units of the registry, without its index.
+        object_writes, object_reads: requests to the bucket, by their two prices; None if S3 has counted none. Counted
+            are all requests, also those of queries and collections, which the estimate does not have.
     """
 
     requests: float
@@ -61,9 +72,11 @@ class Counts:
     merges: float
     record_reads: float
     record_writes: float
+    object_writes: float | None
+    object_reads: float | None
 
     def __mul__(self, times: float) -> Counts:
-        return Counts(**{name: times * number for name, number in asdict(self).items()})
+        return Counts(**{name: number and times * number for name, number in asdict(self).items()})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,11 +92,12 @@ class Compared:
     estimated_usd: float
 
 
-def read_counts(stage: str, registry: str, *, seconds: float, now: float, client: Any) -> Counts:
+def read_counts(stage: str, registry: str, bucket: str, *, seconds: float, now: float, client: Any) -> Counts:
     """Read the counts of the time before now.
 
     Args:
         registry: the name of the DynamoDB table.
+        bucket: its name.
         client: a client of CloudWatch.
 
     Raises:
@@ -92,27 +106,32 @@ def read_counts(stage: str, registry: str, *, seconds: float, now: float, client
     """
     from botocore.exceptions import BotoCoreError, ClientError  # noqa: PLC0415 - optional dependency
 
-    found = dict.fromkeys((*_OURS, *_DYNAMODB), 0.0)
+    found: dict[str, list[float]] = {name: [] for name in (*_OURS, *_DYNAMODB, *_S3)}
     end = datetime.fromtimestamp(now, UTC)
     asked = {
-        "MetricDataQueries": list(_queries(stage, registry)),
+        "MetricDataQueries": list(_queries(stage, registry, bucket)),
         "StartTime": end - timedelta(seconds=seconds),
         "EndTime": end,
     }
     try:
         for page in client.get_paginator("get_metric_data").paginate(**asked):
             for result in page["MetricDataResults"]:
-                found[result["Id"]] += sum(result["Values"])
+                found[result["Id"].rstrip("0123456789")] += result["Values"]
     except (BotoCoreError, ClientError) as error:
         raise aws.translated(error, doing="the metrics can't be read", stage=stage) from error
-    return Counts(**found)
+    writes, reads = (sum(found[name]) if found[name] else None for name in ("object_writes", "object_reads"))
+    counted = {name: sum(found[name]) for name in (*_OURS, *_DYNAMODB)}
+    return Counts(**counted, object_writes=writes, object_reads=reads)
 
 
-def _queries(stage: str, registry: str) -> Iterator[dict[str, Any]]:
+def _queries(stage: str, registry: str, bucket: str) -> Iterator[dict[str, Any]]:
     for name, (function, metric, statistic) in _OURS.items():
         yield _query(name, NAMESPACE, metric, {"function": f"lancelsm-{stage}-{function}"}, statistic)
     for name, metric in _DYNAMODB.items():
         yield _query(name, "AWS/DynamoDB", metric, {"TableName": registry}, "Sum")
+    for name, metrics in _S3.items():
+        for number, metric in enumerate(metrics):
+            yield _query(f"{name}{number}", "AWS/S3", metric, {"BucketName": bucket, "FilterId": FILTER}, "Sum")
 
 
 def _query(
@@ -153,6 +172,8 @@ def compare(counts: Counts, *, seconds: float, row_bytes: int, settings: Setting
         merges=expected.merges,
         record_reads=_quantity(items, prices.RECORD_READ),
         record_writes=_quantity(items, prices.RECORD_WRITE),
+        object_writes=_quantity(items, prices.OBJECT_WRITE),
+        object_reads=_quantity(items, prices.OBJECT_READ),
     )
     return Compared(
         counted=month, estimated=estimated, counted_usd=total(_measured(month, row_bytes)), estimated_usd=total(items)
