@@ -35,6 +35,7 @@ from lancelsm.read.reader import scan
 from lancelsm.read.view import View, take_view
 from lancelsm.record.rowsum import row_setsum
 from lancelsm.record.schema import TableSchema, declare_primary_key, numbered
+from lancelsm.record.ttl import parse_ttl
 from lancelsm.region import config as configs
 from lancelsm.region.catalog import regions
 from lancelsm.region.config import Config
@@ -66,6 +67,7 @@ class Backup:
     row_setsum: str
     format: int = FORMAT
     sequence_by: list[str] = field(default_factory=list)
+    ttl: str = ""
 
     def table_schema(self) -> TableSchema:
         """Return the schema of a table restored from this backup, with the field ids that its base will have."""
@@ -195,11 +197,12 @@ def _copy(
         regions="" if spec is None else spec.describe(),
         settings=dict(config.settings),
         sequence_by=list(configs.newest_sequence(handle.context.objects, config, uri=uri)),
+        ttl="" if base.ttl is None else base.ttl.text,
         path=path,
         rows=written.rows,
         row_setsum=written.setsum.hex(),
     )
-    document = {name: value for name, value in asdict(backup).items() if name != "sequence_by" or value}
+    document = {name: value for name, value in asdict(backup).items() if name not in ("sequence_by", "ttl") or value}
     body = json.dumps(document, indent=1).encode()
     found = put_once(store, BACKUP, body, attempts=range(2))
     if found is None:
@@ -264,6 +267,7 @@ def restore(
         config.regions,
         rows=rows,
         marker=RESTORED,
+        ttl=backup.ttl,
         storage_options=storage_options,
     )
     read = _Sum(schema.columns).count_all(scan_base(base, columns=schema.names))
@@ -301,6 +305,11 @@ def read_backup(store: ObjectStore, *, uri: str) -> Backup:
         backup.table_schema()
     except (ValueError, KeyError, TypeError, pa.ArrowException, OSError) as error:
         raise Corrupt(f"the backup is unreadable: {error!r}", table=uri, object=BACKUP) from error
+    try:
+        _ = parse_ttl(backup.ttl, backup.table_schema().columns) if backup.ttl else None
+    except Invalid as error:
+        what = f"the backup has a time to live that its table can't have: {error.message}"
+        raise Corrupt(what, table=uri, object=BACKUP, field="ttl") from error
     if not _ROWS.fullmatch(str(backup.path)):
         what = f"the backup names rows that are not below its own directory: {backup.path!r}"
         raise Corrupt(what, table=uri, object=BACKUP, field="path")

@@ -92,6 +92,7 @@ class Namespace:
         owner: str = DEFAULT_OWNER,
         settings: Mapping[str, object] | None = None,
         indexes: Mapping[str, Any] | None = None,
+        ttl: str | None = None,
         exist_ok: bool = False,
     ) -> Table:
         """Create the table `NAME.lance` below the root and open it.
@@ -107,6 +108,7 @@ class Namespace:
             owner=owner,
             settings=settings,
             indexes=indexes,
+            ttl=ttl,
             storage_options=self._storage_options,
             exist_ok=exist_ok,
         )

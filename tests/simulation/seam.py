@@ -36,7 +36,16 @@ READS = frozenset(
         "statement.sum_file",
     }
 )
-STREAMS = frozenset({"base_rows.scan", "base_rows.look_up", "base_reads.scan_base", "generation.read_generation"})
+STREAMS = frozenset(
+    {
+        "base_rows.scan",
+        "base_rows.look_up",
+        "base_reads.scan_base",
+        "generation.read_generation",
+    }
+)
+EXPIRING = frozenset({"base_rows.expired_rows"})
+"""Streams of a table whose rows expire: test_expired_rows.py has its own scenario."""
 WRITES = frozenset(
     {
         "base_rows.write_rows",
@@ -132,6 +141,7 @@ PURE = frozenset(
         "conditions.checked_sql",
         "conditions.described_problem",
         "conditions.read_condition",
+        "conditions.unexpired",
         "deleted_keys.late_floor",
         "deleted_keys.sequences_of",
         "deletions.arrow_problem",
@@ -275,7 +285,7 @@ def _uses() -> list[tuple[str, Original, list[tuple[ModuleType, str]]]]:
     """Return each function, and every name of it in a module of the library."""
     functions = {
         name: _function(name)
-        for name in sorted(READS | STREAMS | WRITES | OUTER_WRITES | COLLECTING_READS | COLLECTING_WRITES)
+        for name in sorted(READS | STREAMS | EXPIRING | WRITES | OUTER_WRITES | COLLECTING_READS | COLLECTING_WRITES)
     }
     ours = [module for name, module in sorted(sys.modules.items()) if name.partition(".")[0] == "lancelsm"]
     bound = [(module, attribute, value) for module in ours for attribute, value in vars(module).items()]
@@ -292,7 +302,7 @@ def _function(name: str) -> Original:
 
 
 def _wrapped(environment: Simulated, name: str, original: Original) -> Original:
-    if name in STREAMS:
+    if name in STREAMS | EXPIRING:
         return _stream(environment, name, original)
 
     def call(*args: Any, **options: Any) -> Any:

@@ -34,7 +34,7 @@ from tests.simulation.memory_base import in_place_of_lance
 from tests.simulation.pipelined import run_pipelined_actors
 from tests.simulation.removal import Scenario, anywhere, with_and_without
 from tests.simulation.whole_table_env import WholeTableEnv
-from tests.unit import balance_scenarios, merge_scenarios, tables, writer_scenarios
+from tests.unit import balance_scenarios, merge_scenarios, tables, ttl_scenarios, writer_scenarios
 from tests.unit.merge_environment import A, row
 from tests.unit.tables import row as row_of
 from tests.unit.tables import rows_of
@@ -298,6 +298,10 @@ GUARDS: dict[str, tuple[list[Edit], Scenario]] = {
     "rows are committed on the schema that they were written in": (
         [without("rows fit the schema")],
         partial(merge_scenarios.column_is_added_during_a_merge, step=2),
+    ),
+    "rows that a merge took for expired stay if the time to live was removed meanwhile": (
+        [without("rows fit the time to live")],
+        partial(ttl_scenarios.ttl_is_removed_during_a_merge, step=2),
     ),
     "a merge goes into the table's own base": (
         [without("merge goes into its own base")],

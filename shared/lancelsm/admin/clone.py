@@ -122,6 +122,7 @@ def clone_snapshot(
         _append(table, view, source=handle)
         rows = reader.count(view, uri=handle.context.uri)
     copied = take_view(table.context, lambda: regions(table.context), table.read_keyed_base)
+    copied = replace(copied, now=view.now)  # rows of the snapshot may have expired since
     found = reader.count(copied, uri=table.context.uri)
     if found != rows:
         check_free(store, uri=location, marker=CLONE)  # another call may have created the clone; then it takes writes

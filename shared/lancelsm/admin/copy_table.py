@@ -55,7 +55,8 @@ def copy_table(
     """Copy the live rows of a table to a new table. This is the way to another primary key.
 
     Rows are streamed: memory holds some batches, and at most four million keys while duplicates are looked for. Rows
-    that are written to the source after the copy has begun are not part of it. Settings are copied, indexes are not.
+    that are written to the source after the copy has begun are not part of it. Settings and the time to live
+    are copied, indexes are not.
 
     Args:
         src: the location of a table.
@@ -114,6 +115,7 @@ def copy_table(
             spec,
             rows=written.through(reader.scan(view, uri=source.context.uri)),
             marker=RESTORED,
+            ttl="" if view.base.ttl is None else view.base.ttl.text,
             storage_options=storage_options,
         )
     read = _Counted(schema.columns)

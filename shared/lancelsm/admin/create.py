@@ -22,7 +22,7 @@ from lancelsm.common import settings as setting
 from lancelsm.common.layout import CLONE, CONFIG, DROPPING, OWN_DIRECTORIES, RESTORED, TableId, table_id
 from lancelsm.common.setsum import Setsum
 from lancelsm.dataset.base_reads import scan_base
-from lancelsm.dataset.base_table import BaseFacts, BaseTable, Sharding, create_base, ensure_mem_wal, find_base
+from lancelsm.dataset.base_table import TTL, BaseFacts, BaseTable, Sharding, create_base, ensure_mem_wal, find_base
 from lancelsm.dataset.scrub_reads import shared_directories
 from lancelsm.errors import Corrupt, Invalid, Unavailable, error_context
 from lancelsm.objects import ObjectStore, put_once
@@ -33,6 +33,7 @@ from lancelsm.record.key import check_primary_key, unsupported_by_lance
 from lancelsm.record.normalize import inferred, upserts
 from lancelsm.record.rowsum import row_setsum
 from lancelsm.record.schema import TableSchema, check_names, declare_primary_key, numbered
+from lancelsm.record.ttl import parse_ttl
 from lancelsm.region import config as configs
 from lancelsm.region.config import Config
 from lancelsm.region.handle import (
@@ -42,6 +43,7 @@ from lancelsm.region.handle import (
     add_table_to_catalog,
     canonical,
     open_table,
+    open_with_base,
     table_handle,
 )
 from lancelsm.region.head import check_owner
@@ -66,6 +68,7 @@ def create_table(
     owner: str = DEFAULT_OWNER,
     settings: Mapping[str, object] | None = None,
     indexes: Mapping[str, Any] | None = None,
+    ttl: str | None = None,
     storage_options: Mapping[str, str] | None = None,
     ports: Ports | None = None,
     exist_ok: bool = False,
@@ -76,7 +79,7 @@ def create_table(
     store = ports.store(location, storage_options)
     key = (primary_key,) if isinstance(primary_key, str) else tuple(primary_key)
     if exist_ok and configs.read(store, uri=location) is not None:
-        return _open_same(location, data_or_schema, key, regions, storage_options=storage_options, ports=ports)
+        return _open_same(location, data_or_schema, key, regions, ttl, storage_options=storage_options, ports=ports)
     check_free(store, uri=location)
     kind = registry or default_registry(location)
     with error_context(table=location):  # check all arguments before anything is written
@@ -85,6 +88,7 @@ def create_table(
         check_owner(owner)
         ports.registry(kind, uri=location, store=store, clock=ports.clock, ids=ports.ids)
         texts = {name: str(value) for name, value in setting.parse_settings(settings or {}).items()}
+        lifetime = "" if ttl is None else parse_ttl(ttl, schema.columns).text
         wanted_indexes = read_indexes(indexes or {}, schema=schema, uri=location)
         rows = None if data is None else upserts(data, schema=schema).select(schema.names)
     wanted = BaseFacts(
@@ -94,7 +98,9 @@ def create_table(
         regions=configs.regions_text(spec),
     )
     batches = [] if rows is None else rows.to_batches()
-    base = ensure_base(store, location, schema, wanted, spec, rows=batches, storage_options=storage_options)
+    base = ensure_base(
+        store, location, schema, wanted, spec, rows=batches, ttl=lifetime, storage_options=storage_options
+    )
     if base.schema != schema:
         raise Corrupt("Lance gave the columns other field ids than expected", table=location)
     config = Config(
@@ -122,16 +128,29 @@ def _open_same(
     data_or_schema: Any,
     primary_key: Sequence[str],
     regions: str | None,
+    ttl: str | None,
     *,
     storage_options: Mapping[str, str] | None,
     ports: Ports,
 ) -> TableHandle:
-    """Open a table that has the schema, key and region spec of a call of `create`; raise `Invalid` if it has others."""
+    """Open a table that has the schema, key and region spec of a call of `create`; raise `Invalid` if it has others.
+
+    Also if the call names another time to live than that of the table.
+    """
     with error_context(table=location):
         schema, _ = _schema_and_data(data_or_schema, primary_key)
         spec = parse_regions(regions, schema=schema)
-    found = open_table(location, storage_options=storage_options, ports=ports)
+        wanted = None if ttl is None else parse_ttl(ttl, schema.columns)
+    found, base = open_with_base(location, storage_options=storage_options, ports=ports)
     check_same(found.config, schema, spec, uri=location)
+    if wanted is not None and wanted != base.ttl:
+        raise Invalid(
+            "a table with another time to live exists there: "
+            + ("its rows don't expire" if base.ttl is None else base.ttl.text),
+            remedy="Leave out ttl, or change that of the table with set_ttl",
+            table=location,
+            field="ttl",
+        )
     return found
 
 
@@ -288,16 +307,18 @@ def ensure_base(
     *,
     rows: Iterable[pa.RecordBatch],
     marker: str = "",
+    ttl: str = "",
     storage_options: Mapping[str, str] | None,
 ) -> BaseTable:
     """Create the base of a new table with these rows, or finish what an interrupted call for the same table left.
 
     Args:
         marker: the marker file that `begin_copy` wrote, if the table is a copy.
+        ttl: the time to live of the rows; empty for none.
 
     Raises:
-        Invalid: another dataset is there, or a table with other rows, schema, region spec, registry or owner was begun,
-            or a foreign file is in a directory of the table.
+        Invalid: another dataset is there, or a table with other rows, schema, region spec, registry, owner or time to
+            live was begun, or a foreign file is in a directory of the table.
         Contended: another process is creating a table there. The same call finishes it.
     """
     sharding = sharding_of(spec, schema)
@@ -308,7 +329,7 @@ def ensure_base(
         if base is None:
             raise not_free(foreign, uri=location)
     if base is not None:
-        _check_same_table(base, schema, wanted, rows)
+        _check_same_table(base, schema, wanted, rows, ttl)
         ensure_mem_wal(uri=location, sharding=sharding, storage_options=storage_options)
         return base
     return create_base(
@@ -318,11 +339,14 @@ def ensure_base(
         facts=wanted,
         sharding=sharding,
         rows=rows,
+        ttl=ttl,
         storage_options=storage_options,
     )
 
 
-def _check_same_table(base: BaseTable, schema: TableSchema, wanted: BaseFacts, rows: Iterable[pa.RecordBatch]) -> None:
+def _check_same_table(
+    base: BaseTable, schema: TableSchema, wanted: BaseFacts, rows: Iterable[pa.RecordBatch], ttl: str
+) -> None:
     """Raise `Invalid` unless the base of an earlier call has the wanted facts, schema and rows. The id may differ."""
     location = base.uri
     if base.facts is None:
@@ -341,6 +365,8 @@ def _check_same_table(base: BaseTable, schema: TableSchema, wanted: BaseFacts, r
     if base.schema != schema or begun != wanted:
         what = "schema" if begun == wanted else "region spec, registry or owner"
         raise _taken(f"a table with another {what} was begun there", location)
+    if base.metadata.get(TTL, "") != ttl:
+        raise _taken("a table with another time to live was begun there", location)
     if _sum(scan_base(base, columns=schema.names), schema) != _sum(rows, schema):
         raise _taken("a table with other rows was begun there", location)
 

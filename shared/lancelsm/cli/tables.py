@@ -1,4 +1,4 @@
-"""The commands `init`, `list`, `status`, `describe`, `history` and `config get|set`."""
+"""The commands `init`, `list`, `status`, `describe`, `history` and `config get|set|ttl`."""
 
 from __future__ import annotations
 
@@ -38,6 +38,8 @@ def init(  # noqa: PLR0917 - one for each option
                                                        "repeatable.")] = None,
     index: Annotated[list[str] | None, typer.Option(metavar="COLUMN:KIND[:KEY=VALUE,...]", help="An index to create, "
                                                     "such as vec:IVF_PQ:num_sub_vectors=16; repeatable.")] = None,
+    ttl: Annotated[str | None, typer.Option(metavar="TTL", help='How long a row lives, counted from a column: '
+                                            '"7d on created_at".')] = None,
     load: Annotated[bool, typer.Option("--load", help="Also load the rows of the file into the base.")] = False,
 ) -> None:  # fmt: skip
     """Create a table.
@@ -66,6 +68,7 @@ def init(  # noqa: PLR0917 - one for each option
             owner=owner,
             settings=chosen,
             indexes=indexes,
+            ttl=ttl,
             storage_options=session.storage_options,
         )
         location, number = handle.context.uri, len(list_regions(handle.context))
@@ -106,9 +109,9 @@ def status(session: Session, uri: Uri) -> None:
 
     As JSON: {"table", "base_version", "regions": [{"region", "values", "epoch", "owner", "status", "next_position",
     "generations", "merged_generation", "newest_generation", "wal_rows", "wal_bytes"}], "indexes": [like `index list`],
-    "problems": [{"kind", "message", "remedy", "region"}]}. `generations` counts generations that are not in the base
-    yet, and a compacted one once; `wal_rows` counts rows that are not in a generation yet. `problems` says what other
-    tools did to the table.
+    "ttl", "problems": [{"kind", "message", "remedy", "region"}]}. `generations` counts generations that are not in the
+    base yet, and a compacted one once; `wal_rows` counts rows that are not in a generation yet. `ttl` says how long
+    rows live; null if they don't expire. `problems` says what other tools did to the table.
     """
     from lancelsm.cli.text import counted, listing
     from lancelsm.read.status import full_status
@@ -118,6 +121,7 @@ def status(session: Session, uri: Uri) -> None:
     regions = found["regions"]
     waiting = sum(region["wal_rows"] for region in regions), sum(region["generations"] for region in regions)
     title = f"{found['table']}: base version {found['base_version']}, {counted(len(regions), 'region')}"
+    lifetime = [] if status.ttl is None else [f"Rows expire: {status.ttl}"]
     lag = f"{counted(waiting[0], 'row')} to flush, {counted(waiting[1], 'generation')} to merge"
     columns = tuple(regions[0]) if regions else ("region",)
     behind = [
@@ -131,7 +135,7 @@ def status(session: Session, uri: Uri) -> None:
     def text() -> Any:
         from rich.console import Group
 
-        return Group(title, lag, *behind, *problems, listing(regions, columns=columns))
+        return Group(title, lag, *lifetime, *behind, *problems, listing(regions, columns=columns))
 
     session.show(found, text)
 
@@ -140,8 +144,9 @@ def status(session: Session, uri: Uri) -> None:
 def describe(session: Session, uri: Uri) -> None:
     """Show the columns, key, region spec, registry, owner and settings of a table.
 
-    As JSON: {"table", "id", "format", "registry", "owner", "primary_key", "regions", "sequence_by", "base_version",
-    "base_rows", "settings", "schema": {"version", "columns": [{"name", "type", "nullable", "field_id"}]}}.
+    As JSON: {"table", "id", "format", "registry", "owner", "primary_key", "regions", "sequence_by", "ttl",
+    "base_version", "base_rows", "settings", "schema": {"version", "columns": [{"name", "type", "nullable",
+    "field_id"}]}}.
     """
     from rich.console import Group
 
@@ -239,6 +244,29 @@ def config_set(
     session.show({"table": context.uri, "settings": kept}, lambda: facts(kept))
 
 
+@command(config, "ttl", example='lancelsm config ttl orders "7d on created_at"')
+def config_ttl(
+    session: Session,
+    uri: Uri,
+    ttl: Annotated[str, typer.Argument(metavar="TTL", help='A duration and a column of times, as in "7d on '
+                                       'created_at"; or never.')],
+) -> None:  # fmt: skip
+    """Set how long the rows of a table live, counted from the time in a column.
+
+    An expired row counts as deleted in every read. As JSON: {"table", "ttl"}.
+    """
+    from lancelsm.admin.lifetime import set_ttl
+    from lancelsm.common.duration import NEVER
+
+    handle = session.handle(uri)
+    found = set_ttl(handle, None if ttl.strip() == NEVER else ttl)
+    text = None if found is None else found.text
+    session.show(
+        {"table": handle.context.uri, "ttl": text},
+        lambda: f"Rows of {handle.context.uri} " + ("never expire" if text is None else f"expire: {text}"),
+    )
+
+
 def described(handle: TableHandle) -> dict[str, Any]:
     """Return the document of `describe`."""
     from lancelsm.record.schema import field_id
@@ -254,6 +282,7 @@ def described(handle: TableHandle) -> dict[str, Any]:
         "primary_key": list(known.schema.primary_key),
         "regions": None if known.regions is None else known.regions.describe(),
         "sequence_by": list(known.sequence_by),
+        "ttl": None if base.ttl is None else base.ttl.text,
         "base_version": base.version,
         "base_rows": base.rows,
         "settings": dict(known.settings),

@@ -12,6 +12,7 @@ from lancelsm.common.full_disk import is_full, no_room
 from lancelsm.common.layout import Generation, Position, RegionId, generation_path
 from lancelsm.common.room import Room
 from lancelsm.common.settings import Settings
+from lancelsm.compaction.expired import remove_expired
 from lancelsm.compaction.flush import Stored, Write, flush
 from lancelsm.compaction.fold import FoldedRows
 from lancelsm.compaction.indexes import (
@@ -239,6 +240,7 @@ def merge_table(handle: TableHandle, *, engine: Engine = "auto", runner: TaskRun
             storage_options=handle.storage_options,
             read_sequence=lambda: newest_sequence(context.objects, handle.config, uri=context.uri),
             keep_deletes_seconds=handle.settings.keep_delete_sequences_seconds,
+            skew_seconds=handle.settings.skew_allowance_seconds,
         )
     for region, found in read:
         _report(region, found, merged.regions.get(region.id, Generation(0)))
@@ -246,7 +248,9 @@ def merge_table(handle: TableHandle, *, engine: Engine = "auto", runner: TaskRun
 
 
 def optimize_table(handle: TableHandle, *, pace: Pace | None = None) -> Optimized:
-    """Maintain the indexes, and compact the base if that is due; see `compaction.optimize.optimize_base`.
+    """Maintain the indexes, hide rows that have expired, and compact the base if that is due.
+
+    See `compaction.expired.remove_expired` and `compaction.optimize.optimize_base`.
 
     The base is compacted in batches, each by a commit of its own. Between two of them a merge may come first; then the
     next batch is planned on its result.
@@ -268,15 +272,18 @@ def optimize_table(handle: TableHandle, *, pace: Pace | None = None) -> Optimize
         indexed |= extend(handle)
     removed = added = 0
     extended = False
+    expired: int | None = None
     while True:
         with lease(handle.context, BASE):
+            base = handle.read_base()
+            expired = remove_expired(handle, base) if expired is None else expired
             done = optimize_base(
                 uri=handle.context.uri,
                 objects=handle.context.objects,
                 small_fragments=handle.settings.optimize_small_fragments,
                 deleted_share=handle.settings.optimize_deleted_percent / 100,
                 has_new_indexes=indexed,
-                stalled_indexes=wanted_list(handle.read_base()).stalled,
+                stalled_indexes=wanted_list(base).stalled,
                 storage_options=handle.storage_options,
             )
             removed, added = removed + done.fragments_removed, added + done.fragments_added
@@ -284,7 +291,9 @@ def optimize_table(handle: TableHandle, *, pace: Pace | None = None) -> Optimize
             if not done.left or (pace is not None and not pace.has_time(1, 1)):
                 changed = snapshot_regions(handle)
                 break
-    done = replace(done, fragments_removed=removed, fragments_added=added, indexes_extended=extended)
+    done = replace(
+        done, fragments_removed=removed, fragments_added=added, indexes_extended=extended, rows_expired=expired
+    )
     if done.left:
         return replace(done, base_version=handle.read_base().version, indexes_extended=extended or indexed)
     trained = retrain(handle)

@@ -7,7 +7,7 @@ newest base:
 | the newest base | action |
 |---|---|
 | has no table id or another one | raise `Corrupt` |
-| has another counter, fence or schema | start again: heads, plan, fold, rows |
+| has another counter, fence, schema or time to live | start again: heads, plan, fold, rows |
 | has none of these changes | keep the rows that were written; look up and hide base rows again on that version |
 
 A compaction may replace generations while a merge reads them. The merge is committed all the same: then the compacted
@@ -29,6 +29,7 @@ from functools import partial
 from lancelsm.common.clock import Clock, Ids
 from lancelsm.common.layout import Generation, RegionId, TableId
 from lancelsm.compaction import tasks
+from lancelsm.compaction.hidden import changed_fragments, old_files
 from lancelsm.compaction.plan import MergePlan, RegionPending, RegionPlan, StaleHeads, balanced, index_pays, plan_merge
 from lancelsm.compaction.runner import TaskRunner
 from lancelsm.compaction.tasks import Delta, Hidden, MergeBase, Source
@@ -38,7 +39,7 @@ from lancelsm.dataset.base_table import MERGED, BaseTable, StorageOptions, base_
 from lancelsm.dataset.deleted_keys import keep_deletes
 from lancelsm.dataset.foreign_rows import ROWS, counted_rows
 from lancelsm.dataset.merged_generations import repair_markers
-from lancelsm.dataset.statement import StatedFile, Stating
+from lancelsm.dataset.statement import Stating
 from lancelsm.errors import Ambiguous, Contended, Corrupt, Invalid, Unavailable
 from lancelsm.objects import ObjectStore
 from lancelsm.objects.local_copies import LocalCopies
@@ -86,6 +87,7 @@ class _Merger:
     copies: LocalCopies
     read_sequence: Callable[[], tuple[str, ...]]
     keep_deletes_seconds: float
+    skew_seconds: float
 
     def open_base(self) -> BaseTable:
         """Open the newest base; raises `Corrupt` if it belongs to another table, and the errors of `check`."""
@@ -121,6 +123,7 @@ def merge_generations(
     storage_options: StorageOptions = None,
     read_sequence: Callable[[], tuple[str, ...]] = tuple,
     keep_deletes_seconds: float = 0.0,
+    skew_seconds: float = 0.0,
 ) -> Merged:
     """Merge all pending generations of all regions into the base.
 
@@ -135,6 +138,8 @@ def merge_generations(
         read_sequence: reads the columns that order change events; called after the heads are read, so that it has those
             of all deletes in the generations.
         keep_deletes_seconds: see `dataset.deleted_keys.keep_deletes`.
+        skew_seconds: by how much the clocks of two machines may differ. A row counts as deleted that has expired at
+            least as long ago.
 
     Raises:
         Contended: other processes kept changing the base. Nothing of this merge was committed.
@@ -162,6 +167,7 @@ def merge_generations(
             copies=copies,
             read_sequence=read_sequence,
             keep_deletes_seconds=keep_deletes_seconds,
+            skew_seconds=skew_seconds,
         )
         return _merge(merger)
 
@@ -234,7 +240,7 @@ def _carry_out(merger: _Merger, plan: MergePlan, planned: BaseTable) -> _Done | 
     base = planned
     for _ in range(ATTEMPTS):
         delta = Delta(
-            merge_base=MergeBase(base=Base.of(base), schema=base.schema, copies=merger.copies), parts=delta.parts
+            merge_base=replace(delta.merge_base, base=Base.of(base), schema=base.schema, sequence=()), parts=delta.parts
         )
         hidden = _hide(merger, delta, base)  # guard: replaced rows are looked up after each conflict
         outcome = _commit(merger, plan, base, hidden, new, live=delta.live, deletes=deletes)
@@ -279,6 +285,7 @@ def _rows_are_valid(merger: _Merger, written_on: BaseTable, base: BaseTable) -> 
         return False
     return all(
         one.counters == written_on.counters  # guard: rows fit the counters
+        and one.ttl == written_on.ttl  # guard: rows fit the time to live
         and one.fence == written_on.fence  # guard: rows fit the fence
         and one.schema.columns.equals(written_on.schema.columns, check_metadata=True)  # guard: rows fit the schema
         for one in [*passed, base]
@@ -301,7 +308,8 @@ def _newest_base(merger: _Merger, outcome: Preempted | None) -> BaseTable:
 
 def _fold(merger: _Merger, plan: MergePlan, base: BaseTable, names: tuple[str, ...]) -> tuple[Delta, Mapping[str, str]]:
     """Return the delta, and the schema metadata that keeps the sequences of its deletes."""
-    merge_base = MergeBase(base=Base.of(base), schema=base.schema, copies=merger.copies, sequence=names)
+    expiry = base.expiry(merger.clock.now() - merger.skew_seconds)
+    merge_base = MergeBase(base=Base.of(base), schema=base.schema, copies=merger.copies, sequence=names, expiry=expiry)
     sources = [_newest_first(region, merger.uri) for region in plan.regions]
     folded = merger.runner.map(partial(tasks.fold_delta, merge_base), sources)
     parts = [part for parts in folded for part in parts]
@@ -382,13 +390,7 @@ def _commit(
     written = {f"{MERGED}{region}": str(upto) for region, upto in plan.counters(base.counters).items()}
     written[ROWS] = str(counted_rows(base) + live - sum(one.rows for one in hidden))
     try:
-        changed, lines = {}, [line for fragment in new for line in fragment.files]
-        for one in hidden:
-            if one.metadata is not None:
-                changed[one.fragment], line = one.metadata, one.files.new
-            else:
-                changed[one.fragment], line = _hide_all(merger, base, one.fragment)
-            lines += [] if line is None else [line]
+        changed, lines = changed_fragments(base, hidden, objects=merger.objects, ids=merger.ids)
         return base_rows.commit(
             Base.of(base),
             changed=changed,
@@ -397,14 +399,9 @@ def _commit(
             properties={"lancelsm.merge": json.dumps(target, sort_keys=True)},
             stating=Stating(
                 objects=merger.objects,
-                new=tuple(lines),
-                read=tuple(one.files.old for one in hidden if one.files.old is not None),
+                new=(*(line for fragment in new for line in fragment.files), *lines),
+                read=old_files(hidden),
             ),
         )
     except Unavailable:
         return None
-
-
-def _hide_all(merger: _Merger, base: BaseTable, number: int) -> tuple[str, StatedFile]:
-    (fragment,) = (found for found in base.fragments if found.id == number)
-    return base_rows.hide_all_rows(Base.of(base), fragment, objects=merger.objects, nonce=merger.ids.nonce())

@@ -28,6 +28,7 @@ class Optimized:
         indexes_extended: whether an index lacked rows or merged generations and was updated.
         base_version: the newest version at the end.
         left: whether more fragments are to be rewritten: call it again.
+        rows_expired: number of rows that had expired and were hidden.
     """
 
     fragments_removed: int
@@ -35,6 +36,7 @@ class Optimized:
     indexes_extended: bool
     base_version: int
     left: bool = False
+    rows_expired: int = 0
 
 
 def optimize_base(

@@ -42,6 +42,7 @@ from lancelsm.record.batches import gathered
 from lancelsm.record.digest import RowDigest
 from lancelsm.record.rowsum import row_setsum
 from lancelsm.record.schema import TOMBSTONE, TableSchema
+from lancelsm.record.ttl import Expiry
 
 INDEX_RUN_KEYS = 10_000
 _SCAN_ROWS_PER_KEY = 4
@@ -70,13 +71,15 @@ class Source:
 class MergeBase:
     """The version of the base that a merge reads, its schema, and local copies of generations, if there are any.
 
-    `sequence` has the columns that order change events; empty if none do.
+    `sequence` has the columns that order change events; empty if none do. `expiry` tells which rows of generations are
+    taken for tombstones; None for no row.
     """
 
     base: Base
     schema: TableSchema
     copies: LocalCopies | None = None
     sequence: tuple[str, ...] = ()
+    expiry: Expiry | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,10 +89,9 @@ class Part:
     Args:
         rows: number of rows in the generation.
         winners: one bit per row, in reading order, the first in the lowest bit: set if no newer row has its key.
-        live, dead: number of winners that are rows, and that are tombstones.
+        live, dead: number of winners that are rows, and that are tombstones or have expired.
         key_bytes: size of all keys.
-        deleted: keys and sequences of the winners that are tombstones, as many as a file may have; None without a
-            sequence.
+        deleted: keys and sequences of the dead winners, as many as a file may have; None without a sequence.
         late: the highest sequence of the others (`record.sequence`); empty without one.
     """
 
@@ -322,9 +324,13 @@ def _winning_keys(delta: Delta) -> tuple[pa.Table, Flags]:
 
 
 def _keys_and_tombstones(merge_base: MergeBase, source: Source) -> tuple[pa.Table, Flags, pa.Table]:
-    """Return the key columns, which of the rows are tombstones, and the columns of the sequence."""
-    batches = _read(merge_base, source, columns=merge_base.sequence)
-    table = pa.Table.from_batches(batches, schema=_key_schema(merge_base.schema, merge_base.sequence))
+    """Return the key columns, which of the rows are tombstones or have expired, and the columns of the sequence."""
+    expiry = merge_base.expiry
+    columns = merge_base.sequence if expiry is None else (*merge_base.sequence, expiry.column)
+    batches = _read(merge_base, source, columns=columns)
+    table = pa.Table.from_batches(batches, schema=_key_schema(merge_base.schema, columns))
+    if expiry is not None:
+        table = expiry.as_deletes(table)
     keys = table.select(list(merge_base.schema.primary_key))
     return keys, table[TOMBSTONE].to_numpy().astype(np.bool_), table.select(list(merge_base.sequence))
 
@@ -371,7 +377,10 @@ def _live_rows(merge_base: MergeBase, part: Part, *, checked: bool = False) -> I
             if len(own) != batch.num_rows:
                 break
             summing.add(batch)
-            is_live = pc.and_not(pa.array(own), batch[TOMBSTONE])
+            dead = batch[TOMBSTONE]
+            if merge_base.expiry is not None:
+                dead = pc.or_(dead, merge_base.expiry.expired(batch))
+            is_live = pc.and_not(pa.array(own), dead)
             live = batch if is_live.true_count == len(batch) else batch.filter(is_live)  # a filter copies
             live = live.select(columns.names)
             if live.num_rows:

@@ -27,10 +27,12 @@ from lancelsm.dataset import deletions
 from lancelsm.dataset.base_manifest import Fragment
 from lancelsm.dataset.base_table import TABLE, BaseTable, open_dataset
 from lancelsm.dataset.damaged import naming_damage
+from lancelsm.dataset.literals import literals
 from lancelsm.dataset.native import FILE_ROWS, Carried, native_errors, read_errors
 from lancelsm.dataset.statement import FILES, StatedFile, Stating, state_files, sum_body
 from lancelsm.errors import Contended, Corrupt, Unavailable
 from lancelsm.objects import ObjectStore, WriteUnknown, Written
+from lancelsm.record.ttl import Expiry
 
 Offsets = npt.NDArray[np.uint32]
 
@@ -131,6 +133,19 @@ def scan(base: Base, columns: Sequence[str], fragments: Iterable[int]) -> Iterat
             batch_size=BATCH_ROWS,
             use_scalar_index=False,
         ).to_batches()
+
+
+def expired_rows(base: Base, expiry: Expiry, table: BaseTable, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    """Read the live rows that have expired: `columns`, then `_rowaddr`. `table` is the base as a value."""
+    (newest,) = literals(expiry.newest_value(table.schema.columns))
+    with _read_errors("the base can't be scanned", base):
+        scanner = base.open().scanner(
+            columns=list(columns),
+            filter=f"`{expiry.column}` <= {newest}",
+            with_row_address=True,
+            batch_size=BATCH_ROWS,
+        )
+        yield from scanner.to_batches()
 
 
 def look_up(

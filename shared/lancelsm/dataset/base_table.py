@@ -20,11 +20,12 @@ from lancelsm.common.layout import LANCE_DIRECTORIES, Generation, RegionId, Tabl
 from lancelsm.dataset.base_manifest import MEM_WAL_INDEX, BaseManifest, Fragment
 from lancelsm.dataset.durable import make_durable
 from lancelsm.dataset.native import FILE_ROWS, Carried, native_errors, read_errors
-from lancelsm.errors import Contended, Invalid
+from lancelsm.errors import Contended, Corrupt, Invalid
 from lancelsm.generated.lance.table_pb2 import MemWalIndexDetails
 from lancelsm.objects.links import check_directories
 from lancelsm.record.casts import as_type
 from lancelsm.record.schema import FIELD_ID, TableSchema, declare_primary_key
+from lancelsm.record.ttl import Expiry, Ttl, decode_ttl
 
 if TYPE_CHECKING:  # a process that only looks at a table does not load Lance
     import lance
@@ -38,6 +39,7 @@ FORMAT = "lancelsm.format"
 FENCE = "lancelsm.fence"
 MERGED = "lancelsm.merged."
 DELETES = "lancelsm.deletes"  # the key of the file of deleted keys
+TTL = "lancelsm.ttl"  # the time to live of rows, as text; empty or absent without one
 LATE = "lancelsm.late."  # by region: the highest sequence of deletes that are forgotten
 
 NO_DATASET = "no Lance dataset found at this location"
@@ -121,6 +123,33 @@ class BaseTable:
         )
 
     @property
+    def ttl(self) -> Ttl | None:
+        """The time to live of the rows of the table; None if they don't expire.
+
+        Raises:
+            Corrupt: the text that the base records is not one.
+        """
+        text = self.metadata.get(TTL, "")
+        try:
+            return decode_ttl(text) if text else None
+        except Invalid as error:
+            raise Corrupt(
+                f"the time to live that the base records can't be read: {error.message}",
+                remedy="Set it again: table.set_ttl('7d on created_at'), or None",
+                table=self.uri,
+                version=self.version,
+                field=TTL,
+            ) from error
+
+    def expiry(self, now: float) -> Expiry | None:
+        """Return which rows of the table have expired at this time, in Unix seconds; None if none have.
+
+        Raises:
+            Corrupt: the column from which the time to live counts is gone or has another type.
+        """
+        return None if (ttl := self.ttl) is None else ttl.at(now, self.schema.columns)
+
+    @property
     def counters(self) -> dict[RegionId, Generation]:
         """The newest merged generation by region; a region without one is absent."""
         return counters(self.metadata)
@@ -169,6 +198,7 @@ def create_base(
     facts: BaseFacts,
     sharding: Sharding | None = Sharding(),
     rows: Iterable[pa.RecordBatch] = (),
+    ttl: str = "",
     storage_options: StorageOptions = None,
 ) -> BaseTable:
     """Create a base with primary key, facts and `rows`, then its MemWAL index.
@@ -176,6 +206,7 @@ def create_base(
     Args:
         columns: Arrow schema; key columns become not null.
         rows: batches of that schema, streamed into version 1. Their keys must be distinct.
+        ttl: the time to live of the rows; empty for none.
 
     Raises:
         Invalid: a key column is missing, or a row doesn't fit the schema.
@@ -187,7 +218,8 @@ def create_base(
     """
     import lance  # noqa: PLC0415
 
-    declared = declare_primary_key(columns, tuple(primary_key)).with_metadata(facts.metadata())
+    declared = declare_primary_key(columns, tuple(primary_key))
+    declared = declared.with_metadata({**facts.metadata(), **({TTL: ttl} if ttl else {})})
     # Automatic clean-up is off: with it any commit of any tool may delete files that readers and snapshots need.
     carried = Carried(_declared(batch, declared) for batch in rows)
     with first_version("the base can't be written", at=uri, table=uri, reading=carried):

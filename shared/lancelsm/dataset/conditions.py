@@ -26,6 +26,7 @@ from lancelsm.dataset.native import invalid_condition, read_errors, text_of
 from lancelsm.errors import Invalid
 from lancelsm.record.batches import without_slices
 from lancelsm.record.casts import as_schema
+from lancelsm.record.ttl import Expiry
 from lancelsm.record.values import json_column
 
 # Names that Lance gives to its row numbers and versions, and to no column. They differ between levels of a table.
@@ -41,10 +42,22 @@ _ENDS: Final = frozenset({")", "and", "or"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Condition:
-    """A condition that Lance can plan: `text` is the caller's, `sql` is what Lance gets."""
+    """A condition that Lance can plan.
+
+    Args:
+        text: the caller's; empty if the caller gave none, and only rows that have expired are left out.
+        sql: what Lance gets.
+        expiry: which rows have expired: they never match. `sql` says so too.
+    """
 
     text: str
     sql: str
+    expiry: Expiry | None = None
+
+    @property
+    def is_of_caller(self) -> bool:
+        """Whether more than expired rows is left out."""
+        return bool(self.text)
 
     def matching(self, rows: pa.Table, *, table: str) -> pa.Table:
         """Return the rows for which the condition is true, in the same order.
@@ -52,7 +65,9 @@ class Condition:
         Raises:
             Invalid: the condition fails on a row.
         """
-        if rows.num_rows == 0:
+        if self.expiry is not None:
+            rows = self.expiry.live(rows)
+        if rows.num_rows == 0 or not self.is_of_caller:
             return rows
         plain = pa.schema([pa.field(field.name, field.type) for field in rows.schema])
         with read_errors(f"the condition {self.text!r} can't be applied", condition=self.text, table=table):
@@ -61,6 +76,22 @@ class Condition:
             dataset = lance.write_dataset(written, "memory://rows", max_rows_per_file=rows.num_rows)
             offsets = dataset.scanner(columns=[], filter=self.sql, with_row_id=True).to_table().column("_rowid")
         return rows.take(offsets)
+
+
+def unexpired(where: Condition | None, expiry: Expiry | None, columns: pa.Schema) -> Condition | None:
+    """Return the condition under which a row matches and has not expired; None if every row does.
+
+    Args:
+        where: over these columns; None for every row.
+        expiry: which rows have expired; None if none have.
+    """
+    if expiry is None:
+        return where
+    (newest,) = literals(expiry.newest_value(columns))
+    live = f"(`{expiry.column}` IS NULL OR `{expiry.column}` > {newest})"
+    if where is None:
+        return Condition(text="", sql=live, expiry=expiry)
+    return Condition(text=where.text, sql=f"({where.sql} AND {live})", expiry=expiry)
 
 
 def read_condition(text: str, *, columns: pa.Schema, table: str) -> Condition:

@@ -189,7 +189,7 @@ def holding_snapshot(handle: TableHandle, name: str, *, ttl_seconds: float) -> I
 
 
 def snapshot_view(handle: TableHandle, pin: Pin) -> View:
-    """Read the view of the table that the snapshot pins. It is the same at every call.
+    """Read the view of the table that the snapshot pins. It is the same at every call: rows expire by its creation.
 
     Raises:
         Invalid: the snapshot was dropped or has expired.
@@ -197,11 +197,11 @@ def snapshot_view(handle: TableHandle, pin: Pin) -> View:
     """
     check_readable(handle.context, pin)
     with snapshot_errors(handle.context, pin):
-        return view_at(handle, pin.pinned_version, pin.regions)
+        return view_at(handle, pin.pinned_version, pin.regions, now=pin.created)
 
 
-def view_at(handle: TableHandle, version: int, needed: Mapping[RegionId, RegionPin]) -> View:
-    """Read the view of a version of the base and of what `state` returned with it.
+def view_at(handle: TableHandle, version: int, needed: Mapping[RegionId, RegionPin], *, now: float) -> View:
+    """Read the view of a version of the base and of what `state` returned with it. Rows expire by the time `now`.
 
     Raises:
         Corrupt: an object that it needs is missing or wrong; it may have been collected.
@@ -213,9 +213,8 @@ def view_at(handle: TableHandle, version: int, needed: Mapping[RegionId, RegionP
     if lost := sorted(needed.keys() - named.keys()):
         raise Corrupt("the catalog has lost a region", table=context.uri, region=lost[0])
     pinned = [(named[region], needs) for region, needs in sorted(needed.items())]
-    return View(
-        base=base, regions=tuple(context.each(lambda pair: _pinned_region(*pair, base, of=len(pinned)), pinned))
-    )
+    parts = context.each(lambda pair: _pinned_region(*pair, base, of=len(pinned)), pinned)
+    return View(base=base, regions=tuple(parts), now=now)
 
 
 @contextmanager

@@ -57,7 +57,7 @@ class LiveRowsQuery:
     Args:
         uri: of the table; generations are found by it.
         columns: the result has at least these.
-        where: find only rows that match.
+        where: find only rows that match. It leaves out rows that have expired.
         limit: about how many rows are needed.
         part: find only a part of the rows; None for all.
     """
@@ -172,7 +172,8 @@ def live_rows(
 
     Raises: the same errors as `read.reader.scan`.
     """
-    boxes = key_boxes(None if query.where is None else query.where.text, view.base.schema)
+    own = query.where if query.where is not None and query.where.is_of_caller else None
+    boxes = key_boxes(None if own is None else own.text, view.base.schema)
     levels, skipped = needed_levels(view, boxes, uri=query.uri, kept=kept, parallel=parallel, trace=trace)
     for one in skipped:
         trace.skipped(level_name(one.region, one.generation), one.why)
@@ -199,18 +200,28 @@ class _Scan:
         self._part = query.part or PartOfView(above=True)
         self._kept, self._parallel, self._trace = kept, parallel, trace
         self._with_key = with_key(view.base.schema, query.columns)
-        # A condition may use any column, so rows that it is applied to need all columns.
-        self._above_columns = self._with_key if query.where is None else view.base.schema.names
+        self._own_where = query.where if query.where is not None and query.where.is_of_caller else None
+        self._above_columns = self._columns_above()
         self._identity = view.identity, tuple(level.path for level in levels)
-        is_whole = query.where is None and query.limit is None
+        is_whole = self._own_where is None and query.limit is None
         size = sum(level.size for level in levels)
         self._read_once: dict[str | None, list[pa.RecordBatch]] | None = None
         if self._part.above and is_whole and size <= HELD_BYTES:
             self._read_once = {}
-        # Flags are kept by their place in Lance's order, which is the same only if all rows are read.
+        # Flags are kept by their place in Lance's order, which is the same only if all rows are read. They say nothing
+        # about expired rows: Lance leaves these out of the base, and `_matching` out of the levels above.
         self._kept_flags = kept if is_whole and query.part is None else NOTHING_KEPT
-        paths = [*(level.path for level in self._generations), _BASE]
-        self._known = {path: self._kept_flags.get((self._identity, path)) for path in paths}
+        self._kept_of_base = self._kept_flags if query.where is None else NOTHING_KEPT
+        self._known = {level.path: self._kept_flags.get((self._identity, level.path)) for level in self._generations}
+        self._known[_BASE] = self._kept_of_base.get((self._identity, _BASE))
+
+    def _columns_above(self) -> Sequence[str]:
+        """Return the columns to read above the base. A condition of the caller may use any column."""
+        schema, where = self._view.base.schema, self._query.where
+        if self._own_where is not None:
+            return schema.names
+        expiry = None if where is None else where.expiry
+        return self._with_key if expiry is None else with_key(schema, [*self._with_key, expiry.column])
 
     def rows(self) -> Iterator[Candidates]:
         has_base = self._query.part is None or self._part.fragments is not None
@@ -258,7 +269,7 @@ class _Scan:
     def _stored(self, level: Level) -> Iterable[pa.RecordBatch]:
         if self._read_once and level.path in self._read_once:
             return self._read_once.pop(level.path)
-        return self._read(level, self._above_columns, where=self._query.where)
+        return self._read(level, self._above_columns, where=self._own_where)
 
     def _read(
         self, level: Level, columns: Sequence[str], *, where: Condition | None = None
@@ -292,7 +303,8 @@ class _Scan:
     def _judged(
         self, path: str | None, tables: Iterator[pa.Table], judge: Callable[[pa.Table], Flags]
     ) -> Iterator[Candidates]:
-        return judged(tables, judge, known=self._known[path], kept=self._kept_flags, key=(self._identity, path))
+        kept = self._kept_of_base if path is _BASE else self._kept_flags
+        return judged(tables, judge, known=self._known[path], kept=kept, key=(self._identity, path))
 
     def _matching(self, found: Candidates) -> Candidates:
         """Leave out the rows of a level above the base that fail the condition."""

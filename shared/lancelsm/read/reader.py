@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from lancelsm.common.bounded_cache import NOTHING_KEPT, BoundedCache
 from lancelsm.common.trace import NO_TRACE, Trace
 from lancelsm.dataset.base_reads import rows_of_keys
-from lancelsm.dataset.conditions import Condition, read_condition
+from lancelsm.dataset.conditions import Condition, read_condition, unexpired
 from lancelsm.dataset.generation import lookup_generation
 from lancelsm.errors import Invalid
 from lancelsm.read.levels_above_base import levels_of, possible_keys_by_path, with_key
@@ -22,6 +22,7 @@ from lancelsm.read.view import View
 from lancelsm.record.casts import as_schema
 from lancelsm.record.key import has_key_of
 from lancelsm.record.schema import TOMBSTONE, TableSchema, unknown_column
+from lancelsm.record.ttl import Expiry
 
 _ALL_FOUND = "newer levels have all keys"
 
@@ -65,7 +66,7 @@ def scan(
     if not names:
         raise Invalid("the list of columns is empty", remedy="Name a column; to count rows, a key column", table=uri)
     out = pa.schema([schema.columns.field(name).remove_metadata() for name in names])
-    query = LiveRowsQuery(uri=uri, columns=names, where=_condition(where, schema, uri=uri), limit=limit, part=part)
+    query = LiveRowsQuery(uri=uri, columns=names, where=_condition(where, view, uri=uri), limit=limit, part=part)
     found = live_rows(view, query, kept=kept, parallel=parallel, trace=trace)
     batches = _limited((one.live() for one in found), limit)
     return pa.RecordBatchReader.from_batches(out, _shaped(batches, out))
@@ -84,16 +85,15 @@ def count(
 
     Args and Raises: the same as in `scan`. `kept` also keeps the count.
     """
-    if where is None and not any(region.generations or region.tail.num_rows for region in view.regions):
+    condition = _condition(where, view, uri=uri)
+    if condition is None and not any(region.generations or region.tail.num_rows for region in view.regions):
         return view.base.rows
 
     def counted() -> int:
-        schema = view.base.schema
-        condition = _condition(where, schema, uri=uri)
-        query = LiveRowsQuery(uri=uri, columns=schema.primary_key[:1], where=condition)
+        query = LiveRowsQuery(uri=uri, columns=view.base.schema.primary_key[:1], where=condition)
         return sum(one.count for one in live_rows(view, query, kept=kept, parallel=parallel, trace=trace))
 
-    if where is not None:  # the same condition may find other rows later: it may contain the time
+    if condition is not None:  # the same condition may find other rows later: it may contain the time
         return counted()
     return kept.get_or_make(("count", view.identity), counted, size=lambda _: 0)
 
@@ -115,7 +115,7 @@ def get(
         keys: the key columns; keys must be distinct.
         kept: keeps pages of key filters, for the next lookup.
         parallel: maximum number of threads that read key filters.
-        deleted: return also the tombstones that are newest, and the column `_tombstone` last.
+        deleted: return also the newest rows that are tombstones or have expired, and the column `_tombstone` last.
 
     Returns:
         One row per key that exists, in no order.
@@ -124,7 +124,8 @@ def get(
     """
     schema = view.base.schema
     names = _wanted(schema, columns, uri=uri)
-    read = with_key(schema, names)
+    expiry = view.expiry
+    read = with_key(schema, names if expiry is None else [*names, expiry.column])
     missing, found = keys.select(list(schema.primary_key)), []
     filtered: dict[str | None, tuple[pa.Table, str]] = {}
     for region in view.regions:
@@ -160,11 +161,11 @@ def get(
             if rows.num_rows:
                 is_found = has_key_of(missing, rows, schema.primary_key)
                 missing = missing.filter(pc.invert(is_found))  # guard: found key is not looked up
-                found.append(rows if deleted else rows.filter(pc.invert(rows.column(TOMBSTONE))))
+                found.append(rows)
     if missing.num_rows:
         with trace.step("base"):
             rows = rows_of_keys(view.base, missing, columns=read, trace=trace)
-            found.append(rows.append_column(TOMBSTONE, pa.repeat(False, rows.num_rows)) if deleted else rows)
+            found.append(rows.append_column(TOMBSTONE, pa.repeat(False, rows.num_rows)))
     else:
         trace.skipped("base", _ALL_FOUND)
     out = pa.schema([schema.columns.field(name).remove_metadata() for name in names])
@@ -173,6 +174,7 @@ def get(
             [*names, TOMBSTONE],
             pa.schema([*(one.with_nullable(True) for one in out), (TOMBSTONE, pa.bool_())]),
         )
+    found = [_without_expired(rows, expiry, deleted=deleted) for rows in found]
     return pa.concat_tables([out.empty_table(), *(as_schema(rows.select(names), out) for rows in found)])
 
 
@@ -190,8 +192,18 @@ def _wanted(schema: TableSchema, columns: Sequence[str] | None, *, uri: str) -> 
     return names
 
 
-def _condition(where: str | None, schema: TableSchema, *, uri: str) -> Condition | None:
-    return None if where is None else read_condition(where, columns=schema.columns, table=uri)
+def _condition(where: str | None, view: View, *, uri: str) -> Condition | None:
+    """Return the condition of the caller, without rows that have expired."""
+    columns = view.base.schema.columns
+    own = None if where is None else read_condition(where, columns=columns, table=uri)
+    return unexpired(own, view.expiry, columns)
+
+
+def _without_expired(rows: pa.Table, expiry: Expiry | None, *, deleted: bool) -> pa.Table:
+    """Return rows in stored form, those that have expired as tombstones; without tombstones unless `deleted`."""
+    if expiry is not None:
+        rows = expiry.as_deletes(rows)
+    return rows if deleted else rows.filter(pc.invert(rows.column(TOMBSTONE)))
 
 
 def _from_tail(tail: Tail, keys: pa.Table, columns: Sequence[str]) -> pa.Table:

@@ -53,8 +53,8 @@ class RegionSnapshot:
     base: BaseTable
     regions: Sequence[RegionAt]
 
-    def view(self, wanted: Sequence[Region]) -> View | None:
-        """Return the view of these regions at the time of the snapshot.
+    def view(self, wanted: Sequence[Region], *, now: float) -> View | None:
+        """Return the view of these regions at the time of the snapshot. Rows expire by the time `now`.
 
         None if the base has merged newer generations, or an object is missing or damaged. A region that the snapshot
         lacks had no rows.
@@ -71,7 +71,7 @@ class RegionSnapshot:
             parts = context.each(lambda one: self._part(one, of=len(chosen)), chosen) if context else []
         except (LogCollected, Corrupt):  # a strong read decides whether it is damage
             return None
-        return View(base=self.base, regions=tuple(parts))
+        return View(base=self.base, regions=tuple(parts), now=now)
 
     def _part(self, one: RegionAt, *, of: int) -> RegionView:
         size = one.head.wal_bytes - one.manifest.wal_bytes

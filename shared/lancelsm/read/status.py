@@ -40,12 +40,17 @@ class RegionStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableStatus:
-    """The status of a table. `problems` says what other tools did to it; `read_status` leaves it empty."""
+    """The status of a table.
+
+    `ttl` says how long rows live; None if they don't expire. `problems` says what other tools did to the table;
+    `read_status` leaves it empty.
+    """
 
     table: str
     base_version: int
     regions: tuple[RegionStatus, ...]
     indexes: tuple[IndexStatus, ...] = ()
+    ttl: str | None = None
     problems: tuple[TableProblem, ...] = ()
 
     def _repr_html_(self) -> str:
@@ -88,6 +93,7 @@ def _status(handle: TableHandle, read: list[tuple[Region, Head, Manifest]], base
         base_version=base.version,
         regions=tuple(_region_status(region, head, manifest, base, handle.config) for region, head, manifest in read),
         indexes=_indexes(base, [manifest for *_, manifest in read], objects=context.objects),
+        ttl=None if base.ttl is None else base.ttl.text,
     )
 
 

@@ -15,6 +15,7 @@ from lancelsm.common.layout import NO_GENERATION, Generation, Position, RegionId
 from lancelsm.dataset.base_table import BaseTable
 from lancelsm.errors import Corrupt
 from lancelsm.read.tail import Tail, held_bytes, read_tail
+from lancelsm.record.ttl import Expiry
 from lancelsm.region.catalog import Region, TableContext, check_not_dropped, regions
 from lancelsm.region.compare_and_swap import ensure_unused, newest
 from lancelsm.region.head import Head
@@ -60,14 +61,20 @@ def level_name(region: RegionId, generation: Generation | None) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class View:
-    """Base and regions at one moment."""
+    """Base and regions at one moment. Rows that have expired at `now`, in Unix seconds, count as deleted."""
 
     base: BaseTable
     regions: tuple[RegionView, ...]
+    now: float
+
+    @property
+    def expiry(self) -> Expiry | None:
+        """Which rows have expired; None if none have. Raises: see `BaseTable.expiry`."""
+        return self.base.expiry(self.now)
 
     @property
     def identity(self) -> Hashable:
-        """A value that is equal for two views of a table only if they have the same rows."""
+        """A value that is equal for two views of a table only if they have the same rows, expired ones included."""
         return self.base.version, tuple(
             (one.region, one.manifest.version, one.counter, one.end.next_position) for one in self.regions
         )
@@ -117,7 +124,8 @@ def take_view(
         if not problem:  # guard: base of a view matches its heads
             reads = [one for one in found if isinstance(one, _Read)]
             try:
-                return View(base=base, regions=tuple(_region_view(one, base, of=len(reads)) for one in reads))
+                regions_read = tuple(_region_view(one, base, of=len(reads)) for one in reads)
+                return View(base=base, regions=regions_read, now=context.clock.now())
             except LogCollected:
                 problem = _COLLECTED
         known = Known()  # guard: next try of a view reads everything again

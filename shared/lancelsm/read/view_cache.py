@@ -165,7 +165,7 @@ class ViewCache:
         ]
         if len(recent) < len(parts):
             return None
-        return _joined(base.table, recent)
+        return self._joined(base.table, recent)
 
     def _view_of_snapshot(self, list_regions: ListRegions, select: Select | None, max_staleness: float) -> View | None:
         began = self._context.clock.monotonic()
@@ -181,7 +181,7 @@ class ViewCache:
         listed = listing.read()
         if select is None and not {region.id for region in listed} <= {region.id for region in every}:
             return None  # see `_kept_view`
-        view = snapshot.view(listed)
+        view = snapshot.view(listed, now=self._context.clock.now())
         if view is not None:
             self._keep(view, listing, began - age, whole=False)
         return view
@@ -218,7 +218,7 @@ class ViewCache:
         if (
             found[-1] == base.version  # guard: kept base is the newest version
             and all(region.id in parts for region in listed)
-            and (view := _joined(base, [parts[region.id] for region in listed])) is not None
+            and (view := self._joined(base, [parts[region.id] for region in listed])) is not None
         ):
             return view
 
@@ -255,6 +255,20 @@ class ViewCache:
         base = self._read_base()
         self._trace.opened("base.open", base.dataset)
         return base
+
+    def _joined(self, base: BaseTable, parts: Sequence[_Part]) -> View | None:
+        """Return the view of these parts; None if they don't belong to this base."""
+        regions = []
+        for part in parts:
+            if part.view is None:
+                continue
+            if part.base is base:
+                regions.append(part.view)
+            elif part.view.tail.schema == base.schema and not mismatch(part.view.manifest, base):
+                regions.append(part.view.above(base))
+            else:
+                return None
+        return View(base=base, regions=tuple(regions), now=self._context.clock.now())
 
     def _part(self, region: RegionId) -> _Part | None:
         found: _Part | None = self.kept.get(("part", region))
@@ -332,18 +346,3 @@ def _decisive(head: Head | None) -> Head | None:
 
 def _same_rows(last: RegionView | None, now: RegionView) -> bool:
     return last is not None and last.tail is now.tail
-
-
-def _joined(base: BaseTable, parts: Sequence[_Part]) -> View | None:
-    """Return the view of these parts; None if they don't belong to this base."""
-    regions = []
-    for part in parts:
-        if part.view is None:
-            continue
-        if part.base is base:
-            regions.append(part.view)
-        elif part.view.tail.schema == base.schema and not mismatch(part.view.manifest, base):
-            regions.append(part.view.above(base))
-        else:
-            return None
-    return View(base=base, regions=tuple(regions))

@@ -76,6 +76,7 @@ class ReadPoint:
 
     Args:
         snapshot: keeps this state. None: it can be read for `collect_interval_seconds` after `taken`.
+        now: rows that have expired at this time, in Unix seconds, are left out.
         renewed: the snapshot was made for the query, so that tasks renew it.
     """
 
@@ -84,6 +85,7 @@ class ReadPoint:
     snapshot: Pin | None
     renewed: bool
     taken: float
+    now: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -249,11 +251,11 @@ class _Views:
         # A task of one region reads the log of this region alone.
         regions = point.regions if part.region is None else {part.region: point.regions[part.region]}
         ends = tuple((one, needs.manifest_key, needs.next_position) for one, needs in sorted(regions.items()))
-        identity = (handle.context.uri, handle.config.table, point.version, ends)
+        identity = (handle.context.uri, handle.config.table, point.version, point.now, ends)
         with self._lock:
             if self._last is None or self._last[0] != identity:
                 self._last = None
-                self._last = (identity, view_at(handle, point.version, regions))
+                self._last = (identity, view_at(handle, point.version, regions, now=point.now))
             return self._last[1]
 
 
@@ -276,10 +278,15 @@ def _read_point(handle: TableHandle, request: ReadRequest) -> ReadPoint:
     pin = _named(handle, request.at) if request.at is not None else _pooled(handle, request.ttl_seconds)
     if pin is not None:
         return ReadPoint(
-            version=pin.pinned_version, regions=pin.regions, snapshot=pin, renewed=request.at is None, taken=now
+            version=pin.pinned_version,
+            regions=pin.regions,
+            snapshot=pin,
+            renewed=request.at is None,
+            taken=now,
+            now=pin.created,
         )
     base, needs = state(handle)
-    return ReadPoint(version=base.version, regions=needs, snapshot=None, renewed=False, taken=now)
+    return ReadPoint(version=base.version, regions=needs, snapshot=None, renewed=False, taken=now, now=now)
 
 
 def _pooled(handle: TableHandle, ttl_seconds: float) -> Pin | None:

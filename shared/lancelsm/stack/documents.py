@@ -60,7 +60,7 @@ def merged(done: Merged) -> Document:
 
 
 def optimized(done: Optimized) -> Document:
-    """Return {"fragments_removed", "fragments_added", "indexes_extended", "base_version", "left"}."""
+    """Return {"fragments_removed", "fragments_added", "indexes_extended", "base_version", "left", "rows_expired"}."""
     return asdict(done)
 
 

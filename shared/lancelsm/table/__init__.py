@@ -57,6 +57,7 @@ def create(
     owner: str = DEFAULT_OWNER,
     settings: Mapping[str, object] | None = None,
     indexes: Mapping[str, Any] | None = None,
+    ttl: str | None = None,
     storage_options: Mapping[str, str] | None = None,
     exist_ok: bool = False,
     ports: Ports | None = None,
@@ -75,12 +76,13 @@ def create(
         indexes: the indexes to create, by column: a kind, as in `{"vec": "IVF_SQ", "text": "INVERTED"}`, or a mapping
             with `kind` and the other arguments of `Table.create_index`, as in `{"vec": {"kind": "IVF_PQ",
             "num_sub_vectors": 16}}`.
+        ttl: how long a row lives, counted from its value in a column: `7d on created_at`; see `Table.set_ttl`.
         storage_options: options of the object store, as Lance takes them.
         exist_ok: if a table with the same columns, key and region spec exists there, open it. It gets no rows, and it
             keeps its registry, owner, settings and indexes. With other columns, key or spec it is `Invalid`.
 
     Raises:
-        Invalid: a table or another dataset exists there, or schema, key, region spec, settings or indexes are not
+        Invalid: a table or another dataset exists there, or schema, key, region spec, settings, indexes or ttl are not
             valid. Then nothing was written, unless Lance refuses an index only when it reads the rows.
         Contended: another process is creating a table there.
         Unavailable: a store or the registry did not answer.
@@ -100,6 +102,7 @@ def create(
             owner=owner,
             settings=settings,
             indexes=indexes,
+            ttl=ttl,
             storage_options=storage_options,
             ports=ports or Ports(),
             exist_ok=exist_ok,

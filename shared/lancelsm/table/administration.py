@@ -1,4 +1,4 @@
-"""The methods of a table that show and change its regions."""
+"""The methods of a table that show its state, and change its regions and how long its rows live."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:  # a process that only reads or writes rows does not load thes
 
 
 class TableAdministration(OpenTable):
-    """The state of the table, and the owners of its regions."""
+    """The state of the table, the owners of its regions, and how long its rows live."""
 
     @checked
     def status(self) -> TableStatus:
@@ -50,6 +50,30 @@ class TableAdministration(OpenTable):
         from lancelsm.admin.clone import clone_snapshot  # noqa: PLC0415
 
         return clone_snapshot(self._handle, snapshot, to, registry=registry)
+
+    @checked
+    def set_ttl(self, ttl: str | None) -> None:
+        """Set how long rows live, or remove that. It holds for every read and merge that begins after the call.
+
+        A row expires when the time in its column plus the duration has come. From then on no read shows it: it counts
+        as a delete of its key, so it hides older rows of the key, and a newer row of the key is visible again. Expiry
+        makes no change event. A merge or `optimize` removes expired rows some minutes later
+        (`skew_allowance_seconds`); until then Lance's own readers see them, and a longer time to live brings them back.
+
+        Args:
+            ttl: `DURATION on COLUMN`, such as `7d on created_at`; `0s on expires_at` if the column has the end of life.
+                The column has timestamps of any unit, with or without a zone, or dates. Times without a zone are in
+                UTC; a row with null never expires. None: rows don't expire.
+
+        Raises:
+            Invalid: the text is not valid, or the column has no times.
+            Contended, Unavailable: it may not be set. Call it again.
+            Corrupt: the base belongs to another table, or can't be read.
+        """
+        from lancelsm.admin.lifetime import set_ttl  # noqa: PLC0415 - loads Lance
+
+        self._check_writable()
+        set_ttl(self._handle, ttl)
 
     @checked
     def claim(self, region: Region, *, owner: str | None = None) -> Head:

@@ -431,7 +431,8 @@ class TableReads(OpenTable):
             self._trace.viewed(needed)
             prepared = Prepared.of(needed, self._views.kept, uri=self.uri, trace=self._trace)
             with self._trace.step("search"):
-                return Rows(search(prepared, request, uri=self.uri, trace=self._trace).to_reader())
+                found = search(prepared, request, expiry=view.expiry, uri=self.uri, trace=self._trace)
+                return Rows(found.to_reader())
 
         list_regions, select = regions_for(where, context=self._context, config=self.config)
         return self._read_with_retry(read, list_regions, select=select, max_staleness=max_staleness)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import count
 from typing import Any, Literal
@@ -14,6 +14,7 @@ import pyarrow as pa
 from lancelsm.common.bounded_cache import BoundedCache
 from lancelsm.common.shown import shown
 from lancelsm.common.trace import NO_TRACE, Trace
+from lancelsm.dataset.conditions import unexpired
 from lancelsm.dataset.search_reads import DISTANCE, SCORE
 from lancelsm.dataset.text_queries import QueryCheck
 from lancelsm.errors import Invalid
@@ -34,6 +35,7 @@ from lancelsm.read.search.text_search import TextLevels, best_rows, text_options
 from lancelsm.read.search.vector_search import nearest_rows
 from lancelsm.read.view import View
 from lancelsm.record.key import key_column
+from lancelsm.record.ttl import Expiry
 
 _RANK = 60  # of reciprocal-rank fusion, as in LanceDB
 
@@ -144,8 +146,13 @@ def _check_used(request: SearchRequest) -> None:
         raise Invalid("rerank is for a search by vector and text", remedy=remedy, field="rerank")
 
 
-def search(prepared: Prepared, request: SearchRequest, *, uri: str, trace: Trace = NO_TRACE) -> pa.Table:
+def search(
+    prepared: Prepared, request: SearchRequest, *, expiry: Expiry | None, uri: str, trace: Trace = NO_TRACE
+) -> pa.Table:
     """Return the best rows of a view, best first.
+
+    Args:
+        expiry: which rows have expired at the time of this search. The view may have been prepared earlier.
 
     Raises:
         Invalid: a column, the vector, the metric, the condition or another argument doesn't fit the table.
@@ -166,6 +173,8 @@ def search(prepared: Prepared, request: SearchRequest, *, uri: str, trace: Trace
     for column in (*([vector.column] if vector is not None else []), *(text.columns if text is not None else [])):
         trace.searched(column)
     output = read_output(schema, k=request.k, columns=request.columns, where=request.where, scores=added, uri=uri)
+    live = unexpired(output.where, expiry, schema.columns)
+    output = replace(output, where=live)
     if vector is not None and text is not None:
         if vector.many:
             raise Invalid("a hybrid search takes one vector", table=uri, field="vector")

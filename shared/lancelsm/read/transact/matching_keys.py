@@ -50,7 +50,7 @@ class MatchingKeys:
     def _take(self, viewed: ViewedRows) -> None:
         self._tombstones = deletes(viewed.rows.select(list(self._schema.primary_key)), schema=self._schema)
         self._sum_of_rows = row_setsum(self._tombstones)
-        self._point = point_of(viewed.end)
+        self._point, self._expiry = point_of(viewed.end), viewed.expiry
 
     def delete_after(self, head: Head) -> Draft | Head | None:
         """Return the draft that deletes the rows that match after the entries of this head; None if no row matches.
@@ -77,7 +77,7 @@ class MatchingKeys:
         """Check the keys in the entries up to this head again."""
         found = (self._tombstones, self._sum_of_rows)
         with error_context(**self._region.where):
-            for rows in new_rows(self._region, self._schema, since=self._point, end=head):
+            for rows in new_rows(self._region, self._schema, since=self._point, end=head, expiry=self._expiry):
                 found = self._checked_again(*found, rows)
         self._tombstones, self._sum_of_rows = found
         self._point = point_of(head)

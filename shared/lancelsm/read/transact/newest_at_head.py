@@ -16,7 +16,7 @@ class NewestAtHead(RowsAtHead):
 
     def _take(self, viewed: ViewedRows) -> None:
         self._rows = as_schema(viewed.rows, self._schema.stored)
-        self._point = point_of(viewed.end)
+        self._point, self._expiry = point_of(viewed.end), viewed.expiry
 
     def _after(self, found: pa.Table, rows: pa.Table) -> pa.Table:
         replaced = has_key_of(found, rows, self._schema.primary_key)

@@ -19,6 +19,7 @@ from lancelsm.record.batches import gathered
 from lancelsm.record.casts import as_schema
 from lancelsm.record.key import fold, has_key_of
 from lancelsm.record.schema import TOMBSTONE, TableSchema
+from lancelsm.record.ttl import Expiry
 from lancelsm.region.catalog import Region
 from lancelsm.region.head import Head
 from lancelsm.wal.replay import LogCollected, LogEnd, entries_between, stored_rows
@@ -32,23 +33,28 @@ _BYTES_AT_ONCE = 32 << 20
 class ViewedRows:
     """Live rows of one region, and where the log of the region ends in their view.
 
-    `end` is None if the region was created after the view.
+    `end` is None if the region was created after the view. `expiry` tells which rows have expired at the time of the
+    view: they count as deleted, also in entries behind the view.
     """
 
     rows: pa.Table
     end: LogEnd | None
+    expiry: Expiry | None = None
 
     @classmethod
     def of(cls, rows: pa.Table, view: View, region: Region) -> ViewedRows:
         """Find the end of the log of a region in the view of the rows."""
-        return cls(rows=rows, end=next((one.end for one in view.regions if one.region == region.id), None))
+        end = next((one.end for one in view.regions if one.region == region.id), None)
+        return cls(rows=rows, end=end, expiry=view.expiry)
 
 
-def new_rows(region: Region, schema: TableSchema, *, since: LogPoint, end: LogEnd) -> Iterator[pa.Table]:
+def new_rows(
+    region: Region, schema: TableSchema, *, since: LogPoint, end: LogEnd, expiry: Expiry | None = None
+) -> Iterator[pa.Table]:
     """Yield the rows of the entries from a point up to the end of the log, oldest first, in stored form.
 
-    Each table has the newest row of each of its keys. Only the end of the iteration proves the entries: use nothing of
-    them before.
+    Each table has the newest row of each of its keys. A row that has expired is a tombstone. Only the end of the
+    iteration proves the entries: use nothing of them before.
 
     Raises:
         LogCollected: the log was collected past the point.
@@ -59,7 +65,8 @@ def new_rows(region: Region, schema: TableSchema, *, since: LogPoint, end: LogEn
     entries = entries_between(region, first=first, sum_before=sum_before, end=end)
     rows_of_entries = (stored_rows(entry, schema) for entry in entries if entry.summary.rows)
     for rows in gathered(rows_of_entries, rows=_ROWS_AT_ONCE, size=_BYTES_AT_ONCE):
-        yield fold(rows, schema.primary_key).rows
+        newest = fold(rows, schema.primary_key).rows
+        yield newest if expiry is None else expiry.as_deletes(newest)
 
 
 class RowsAtHead:
@@ -86,6 +93,7 @@ class RowsAtHead:
         self._select = select
         self._rows: pa.Table | None = None
         self._point = point_of(None)
+        self._expiry: Expiry | None = None
         if viewed is not None:
             self._take(viewed)
 
@@ -111,13 +119,13 @@ class RowsAtHead:
 
     def _take(self, viewed: ViewedRows) -> None:
         self._rows = as_schema(viewed.rows, live_columns(self._schema))
-        self._point = point_of(viewed.end)
+        self._point, self._expiry = point_of(viewed.end), viewed.expiry
 
     def _follow(self, head: Head) -> None:
         """Apply the entries up to this head."""
         found = self._rows
         with error_context(**self._region.where):
-            for rows in new_rows(self._region, self._schema, since=self._point, end=head):
+            for rows in new_rows(self._region, self._schema, since=self._point, end=head, expiry=self._expiry):
                 found = self._after(found, rows)
         self._rows, self._point = found, point_of(head)
 
