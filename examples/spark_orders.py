@@ -3,7 +3,7 @@
 spark-submit --archives env.tar.gz#env --conf spark.pyspark.python=./env/bin/python spark_orders.py \
     s3://BUCKET/tables/orders s3://BUCKET/tables/customers s3://BUCKET/tables/totals 20240131
 
-On EMR Serverless the archive `deps.zip` of the layer `spark` takes the place of `env.tar.gz`: see docs/spark.md.
+On EMR Serverless the state machine `spark` of a deployment runs it: see docs/spark.md.
 """
 
 from __future__ import annotations
@@ -27,5 +27,3 @@ def totals(spark: SparkSession, orders: str, customers: str, target: str, day: i
 if __name__ == "__main__":
     session = SparkSession.builder.appName("totals").getOrCreate()
     print(totals(session, *sys.argv[1:4], int(sys.argv[4])))
-    lancelsm.open(sys.argv[3]).flush()
-    lancelsm.spark.merge(session, sys.argv[3])

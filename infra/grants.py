@@ -20,7 +20,7 @@ from constructs import Construct
 
 from infra.registry import DIRTY
 from infra.stage import Stage
-from infra.storage import TABLES, WORK
+from infra.storage import JOBS, TABLES, WORK
 
 TABLE = f"{TABLES}/*"  # every object of a table
 CONFIG = f"{TABLES}/*/_lancelsm/config.json"
@@ -39,6 +39,7 @@ INBOX = f"{WORK}/inbox/*"
 STEPS = f"{WORK}/steps/*"  # what the steps of executions pass on
 RESULTS = f"{WORK}/results/*"
 JOB_LOGS = f"{WORK}/jobs/logs/*"
+SCRIPTS = f"{JOBS}/*"  # of Spark jobs that are not part of the stack
 # What DynamoDB does with the key of a table on behalf of a writer, in addition to what it does for a reader.
 _WRITING = (
     "kms:Encrypt",

@@ -6,6 +6,7 @@ import aws_cdk as cdk
 from aws_cdk import aws_emrserverless as emr
 from aws_cdk import aws_iam as iam
 from aws_cdk import aws_lambda as lambda_
+from aws_cdk import aws_s3 as s3
 from aws_cdk import aws_s3_assets as assets
 from aws_cdk import aws_stepfunctions as sfn
 from constructs import Construct
@@ -53,8 +54,10 @@ class Merging(Construct):
         super().__init__(scope, "Merging")
         entry_point = assets.Asset(self, "EntryPoint", path=str(ENTRY_POINT))
         archive = layers.archive()
+        self.code: s3.IBucket = entry_point.bucket
+        self.submit = _submit(stage, archive) if archive else _LOCAL_SUBMIT
         self.application = _application(self, stage, network)
-        self.job_role = _job_role(self, stage, state, entry_point)
+        self.job_role = _job_role(self, stage, state, self.code)
         self.machine = machine(
             self,
             "merge",
@@ -66,27 +69,37 @@ class Merging(Construct):
                 "Application": self.application.attr_application_id,
                 "JobRole": self.job_role.role_arn,
                 "EntryPoint": entry_point.s3_object_url,
-                "SparkSubmitParameters": _submit(stage, archive) if archive else _LOCAL_SUBMIT,
-                "JobLogs": f"s3://{state.bucket.bucket_name}/{grants.JOB_LOGS.rstrip('*')}",
+                "SparkSubmitParameters": self.submit,
+                "JobLogs": job_logs(state),
             },
             grants=self._machine_grants(merger, collecting),
         )
         cdk.CfnOutput(cdk.Stack.of(self), "SparkApplication", value=self.application.attr_application_id)
 
     def _machine_grants(self, merger: lambda_.Alias, collecting: sfn.IStateMachine) -> list[iam.PolicyStatement]:
-        """Return what the machine needs: invoke the merger, run jobs under their role, learn when a job ends, and start
-        collections."""
-        application = self.application.attr_arn
-        rule = cdk.Stack.of(self).format_arn(service="events", resource="rule", resource_name=_MANAGED_RULE)
-        passing = {"StringEquals": {"iam:PassedToService": "emr-serverless.amazonaws.com"}}
+        """Return what the machine needs: invoke the merger, run jobs, and start collections."""
         return [
             allow(["lambda:InvokeFunction"], [merger.function_arn]),
             allow(["states:StartExecution"], [collecting.state_machine_arn]),
-            allow(["emr-serverless:StartJobRun"], [application]),
-            allow(["emr-serverless:GetJobRun", "emr-serverless:CancelJobRun"], [f"{application}/jobruns/*"]),
-            allow(["iam:PassRole"], [self.job_role.role_arn], conditions=passing),
-            allow(["events:PutRule", "events:PutTargets", "events:DescribeRule"], [rule]),
+            *running_jobs(self, self.application, self.job_role),
         ]
+
+
+def running_jobs(scope: Construct, application: emr.CfnApplication, role: iam.Role) -> list[iam.PolicyStatement]:
+    """Return what a machine needs to run jobs of an application under a role, and to learn when a job ends."""
+    rule = cdk.Stack.of(scope).format_arn(service="events", resource="rule", resource_name=_MANAGED_RULE)
+    passing = {"StringEquals": {"iam:PassedToService": "emr-serverless.amazonaws.com"}}
+    return [
+        allow(["emr-serverless:StartJobRun"], [application.attr_arn]),
+        allow(["emr-serverless:GetJobRun", "emr-serverless:CancelJobRun"], [f"{application.attr_arn}/jobruns/*"]),
+        allow(["iam:PassRole"], [role.role_arn], conditions=passing),
+        allow(["events:PutRule", "events:PutTargets", "events:DescribeRule"], [rule]),
+    ]
+
+
+def job_logs(state: State) -> str:
+    """Return where jobs write their logs."""
+    return f"s3://{state.bucket.bucket_name}/{grants.JOB_LOGS.rstrip('*')}"
 
 
 def _application(scope: Construct, stage: Stage, network: Network | None) -> emr.CfnApplication:
@@ -115,7 +128,7 @@ def _application(scope: Construct, stage: Stage, network: Network | None) -> emr
     )
 
 
-def _job_role(scope: Construct, stage: Stage, state: State, code: assets.Asset) -> iam.Role:
+def _job_role(scope: Construct, stage: Stage, state: State, code: s3.IBucket) -> iam.Role:
     """Define the role of a job. It merges, reads its code from the CDK's bucket, and writes its logs below `work/`."""
     role = iam.Role(
         scope,
@@ -127,7 +140,7 @@ def _job_role(scope: Construct, stage: Stage, state: State, code: assets.Asset) 
         *merging(state),
         *objects(state, get=[grants.JOB_LOGS], put=[grants.JOB_LOGS]),
         # Also the code of earlier deployments: a merge that runs across a deployment starts jobs with it.
-        allow(["s3:GetObject"], [code.bucket.arn_for_objects(f"{stage.prefix}/*")]),
+        allow(["s3:GetObject"], [code.arn_for_objects(f"{stage.prefix}/*")]),
     ]
     for statement in statements:
         role.add_to_policy(statement)

@@ -23,6 +23,7 @@ from infra.registry import Registry
 from infra.schedules import Schedules, period
 from infra.sharing import key_statement, registry_kind
 from infra.shifting import Shifting
+from infra.spark_jobs import SparkJobs
 from infra.stage import Stage, stage_of
 from infra.storage import Storage
 
@@ -88,6 +89,7 @@ class Pipeline(cdk.Stack):
             layers=layers,
             network=network,
         )
+        SparkJobs(self, stage=stage, state=state, merging=merging)
         Schedules(self, stage=stage, state=state, functions=live, failed=waiting.failed)
         waiting.consume(live)
         waiting.keep_failures([live[name] for name in ("dispatch", "compaction")], period=period(stage))

@@ -1,4 +1,4 @@
-"""Define the bucket: tables below `tables/`, temporary objects below `work/`."""
+"""Define the bucket: tables below `tables/`, scripts of Spark jobs below `jobs/`, temporary objects below `work/`."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from infra.stage import Stage
 from lancelsm.stack.cost.from_metrics import FILTER
 
 TABLES = "tables"
+JOBS = "jobs"
 WORK = "work"
 WORK_DAYS = 14  # as long as a queued message, which may name an object here
 

@@ -39,7 +39,9 @@ MERGE, COLLECT = (
     f"arn:aws:states:{REGION}:{ACCOUNT}:stateMachine:lancelsm-local-{name}" for name in ("merge", "collect")
 )
 APPLICATION = f"arn:aws:emr-serverless:{REGION}:{ACCOUNT}:/applications/00f1"
-JOB_ROLE = f"arn:aws:iam::{ACCOUNT}:role/lancelsm-local-merge-job-{REGION}"
+JOB_ROLE, OWN_JOB_ROLE = (
+    f"arn:aws:iam::{ACCOUNT}:role/lancelsm-local-{name}-job-{REGION}" for name in ("merge", "spark")
+)
 RULE = f"arn:aws:events:{REGION}:{ACCOUNT}:rule/StepFunctionsGetEventsForEMRServerlessJobRule"
 
 Request = tuple[str, str]
@@ -162,6 +164,23 @@ MAY: dict[str, list[Request]] = {
         ("s3:PutObject", f"{BUCKET}/work/jobs/logs/a/1"),
         ("dynamodb:UpdateItem", REGISTRY),
     ],
+    "spark-machine": [
+        ("emr-serverless:StartJobRun", APPLICATION),
+        ("emr-serverless:GetJobRun", f"{APPLICATION}/jobruns/00j1"),
+        ("emr-serverless:CancelJobRun", f"{APPLICATION}/jobruns/00j1"),
+        ("iam:PassRole", OWN_JOB_ROLE),
+        ("events:PutRule", RULE),
+    ],
+    "spark-job": [
+        ("s3:GetObject", GENERATION),
+        ("s3:GetObject", f"{BUCKET}/jobs/totals.py"),
+        ("s3:PutObject", ENTRY),
+        ("s3:PutObject", MANIFEST),
+        ("s3:PutObject", TAG),
+        ("s3:PutObject", f"{BUCKET}/work/jobs/logs/a/1"),
+        ("dynamodb:Query", REGISTRY),
+        ("dynamodb:UpdateItem", REGISTRY),
+    ],
     "collect-machine": [("lambda:InvokeFunction", GC), ("lambda:InvokeFunction", SWEEP)],
     "schedules": [("lambda:InvokeFunction", DISPATCH), ("sqs:SendMessage", FAILED_EVENTS)],
 }
@@ -207,6 +226,17 @@ MAY_NOT: dict[str, list[Request]] = {
         ("s3:GetObject", CONFIG),
     ],
     "merge-job": [("s3:PutObject", MANIFEST), ("s3:GetObject", RESULT), ("lambda:InvokeFunction", MERGER)],
+    "spark-machine": [("iam:PassRole", JOB_ROLE), ("lambda:InvokeFunction", MERGER), ("s3:GetObject", CONFIG)],
+    "spark-job": [
+        ("s3:PutObject", BASE_DATA),
+        ("s3:PutObject", BASE_VERSION),
+        ("s3:PutObject", GENERATION),
+        ("s3:PutObject", CONFIG),
+        ("s3:PutObject", f"{BUCKET}/jobs/totals.py"),
+        ("s3:DeleteObject", TAG),
+        ("dynamodb:DeleteItem", REGISTRY),
+        ("sqs:SendMessage", WRITES),
+    ],
     "schedules": [
         ("lambda:InvokeFunction", SWEEP),
         ("lambda:InvokeFunction", DISPATCH.removesuffix(":live")),
@@ -293,5 +323,6 @@ ARNS = {
     "EventsDispatch": CHUNKS,
     "MergingApplication": APPLICATION,
     "MergingJobRole": JOB_ROLE,
+    "SparkJobsJobRole": OWN_JOB_ROLE,
     "Functions": "arn:aws:logs:::log",
 }

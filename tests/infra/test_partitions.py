@@ -17,7 +17,7 @@ PRINCIPALS = {f"{name}.amazonaws.com" for name in ("codedeploy", "emr-serverless
 KEY = "arn:{}:kms:{}:111111111111:key/6b2c1f0e-3d52-4a4e-9a55-0d4a3a0f5c11"
 
 
-@pytest.mark.parametrize("name", ["merge", "collect"])
+@pytest.mark.parametrize("name", ["merge", "collect", "spark"])
 def test_a_state_machine_names_no_partition(name: str, stacks: Stacks) -> None:
     assert "arn:aws" not in (WORKFLOWS / f"{name}.asl.json").read_text()
     machines = stacks.of("AWS::StepFunctions::StateMachine").values()

@@ -376,7 +376,7 @@ def _tokens(stacks: Stacks, name: str) -> dict[str, Any]:
     return machine["DefinitionSubstitutions"]
 
 
-@pytest.mark.parametrize("name", ["merge", "collect"])
+@pytest.mark.parametrize("name", ["merge", "collect", "spark"])
 def test_every_token_of_a_workflow_is_filled_in(name: str, prod: Stacks) -> None:
     text = (WORKFLOWS / f"{name}.asl.json").read_text()
     for token in _tokens(prod, name):
@@ -388,7 +388,7 @@ def test_every_token_of_a_workflow_is_filled_in(name: str, prod: Stacks) -> None
 def test_make_asl_shows_the_state_machines_with_deployed_names(local: Stacks) -> None:
     shown = resolved(local.pipeline["Resources"])
 
-    assert set(shown) == {"merge", "collect"}
+    assert set(shown) == {"merge", "collect", "spark"}
     assert shown["merge"]["States"]["Plan"]["Parameters"]["FunctionName"] == "lancelsm-local-merger:live"
     assert shown["collect"]["States"]["Sweep"]["Parameters"]["FunctionName"] == "lancelsm-local-gc_sweep:live"
     assert shown["merge"]["States"]["Collect"]["Parameters"]["StateMachineArn"].startswith("<CollectingMachine")

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lancelsm.dataset.base_manifest import Fragment
-from lancelsm.errors import Invalid
+from lancelsm.errors import Invalid, Unavailable
 from lancelsm.spark import batch_read
 from lancelsm.spark.arrow_types import spark_batch, spark_schema
 from lancelsm.spark.batch_read import ReadRequest, declared_schema, grouped, parts, read_part
@@ -148,6 +148,18 @@ def test_many_queries_use_few_names_and_read_without_one(table: Table, monkeypat
     assert [one.snapshot is not None for one in points] == [True] * 3 + [False] * 2
     assert len(table.snapshots()) == 3
     assert by_key(read(ReadRequest(uri=table.uri))) == NEWEST
+
+
+def test_a_reader_that_may_drop_nothing_takes_another_name(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_: object) -> None:
+        raise Unavailable("denied")
+
+    monkeypatch.setattr(batch_read, "drop_snapshot", refused)
+    request = ReadRequest(uri=table.uri, ttl_seconds=1e-6)
+
+    points = [parts(request)[0].point for _ in range(5)]
+
+    assert [one.snapshot and one.snapshot.name for one in points] == [f"spark-{n}" for n in range(5)]
 
 
 def test_an_old_read_without_a_snapshot_is_refused(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:

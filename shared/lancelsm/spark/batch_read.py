@@ -292,12 +292,13 @@ def _read_point(handle: TableHandle, request: ReadRequest) -> ReadPoint:
 def _pooled(handle: TableHandle, ttl_seconds: float) -> Pin | None:
     """Create a snapshot under a free name of the pool; None if there is none or this process may not write."""
     now = handle.context.clock.now()
-    listed = list_snapshots(handle.context)
-    live = {pin.name for pin in listed if pin.expires is None or pin.expires > now}
+    listed = {pin.name: pin for pin in list_snapshots(handle.context)}
+    live = {name for name, pin in listed.items() if pin.expires is None or pin.expires > now}
     names = [name for number in range(SNAPSHOT_NAMES) if (name := f"{_PREFIX}{number}") not in live]
-    for name in names[:_TRIES]:
+    # Names without a snapshot first: the role of a job may create one, but not drop one that has expired.
+    for name in sorted(names, key=lambda name: name in listed)[:_TRIES]:
         try:
-            if any(pin.name == name for pin in listed):
+            if name in listed:
                 drop_snapshot(handle, name)  # it has expired, and no collection has removed it yet
             return create_snapshot(handle, name, ttl_seconds=ttl_seconds)
         except Corrupt:
