@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from dataclasses import asdict
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from lancelsm.cli.arguments import Uri
 from lancelsm.cli.inspection import resolve_regions
-from lancelsm.cli.regions import show_regions
+from lancelsm.cli.regions import region_document, show_regions
 from lancelsm.cli.session import Session, command, console
+
+if TYPE_CHECKING:
+    from lancelsm.compaction.background import Ran
+    from lancelsm.region.handle import TableHandle
 
 commands = typer.Typer()
 
@@ -106,35 +111,100 @@ def optimize(session: Session, uri: Uri) -> None:
     session.show(done, lambda: facts(done))
 
 
-@command(commands, "run", example="lancelsm run orders --forever")
+@command(commands, "run", example="lancelsm run orders users --forever --serve 9090")
 def run(
     session: Session,
-    uri: Uri,
+    uris: Annotated[list[str], typer.Argument(metavar="URI...", help="The tables: paths, or URLs of object stores.")],
     forever: Annotated[
-        bool, typer.Option("--forever", help="Do what is due by the table's settings until interrupted.")
+        bool, typer.Option("--forever", help="Do what is due by each table's settings, and collect, until stopped.")
     ] = False,
     engine: Annotated[Engine, typer.Option(help="Where merges run; auto decides by size.")] = Engine.AUTO,
+    serve: Annotated[
+        str | None,
+        typer.Option(
+            metavar="[HOST:]PORT",
+            help="With --forever: answer /healthz and /metrics (Prometheus); host 127.0.0.1 unless it is given.",
+        ),
+    ] = None,
 ) -> None:
-    """Flush, merge and optimize everything that can be; with --forever repeatedly do what is due.
+    """Flush, merge and optimize everything that can be; with --forever repeatedly do what is due, and collect.
 
-    Several may run at once, on any machines. One that is killed leaves nothing to clean up. As JSON: like `region
-    list`, with "generations" (flushed), "merged_generations", "merges", "compactions" (of the base) and
-    "compacted_generations" (replaced by larger ones).
+    Several may run at once, on any machines; one of them collects. One that is killed leaves nothing to clean up. As
+    JSON: like `region list`, with "generations" (flushed), "merged_generations", "merges", "compactions" (of the base)
+    and "compacted_generations" (replaced by larger ones); for several tables {"tables": [...]}.
+
+    --forever prints a line for each step, as JSON {"time", "table", "step", "seconds", ...}. SIGTERM and an interrupt
+    let each table end its step, which may be a long merge; a second one ends the process at once. An error that needs a
+    person ends the work on its table, and the process once no table is left.
     """
-    from lancelsm.cli.text import counted
+    if serve is not None and not forever:
+        raise typer.BadParameter("needs --forever", param_hint="--serve")
+    if len(set(uris)) < len(uris):
+        raise typer.BadParameter("a table is named twice", param_hint="URI")
+    handles = [session.handle(uri) for uri in uris]
+    if forever:
+        _serve(session, handles, engine=engine, address=serve)
+        return
     from lancelsm.compaction.background import run as run_background
 
-    handle = session.handle(uri)
-    with session.working("Running"):
-        ran = run_background(handle, until_idle=not forever, engine=engine.value)
-    title = (
-        f"Flushed {counted(ran.generations, 'generation')}, compacted {ran.compacted_generations:,}, merged "
-        f"{ran.merged_generations:,} in {counted(ran.merges, 'merge')}; compacted the base "
-        f"{counted(ran.compactions, 'time')}"
-    )
-    show_regions(
-        session, handle, [(one, one.head()) for one in resolve_regions(handle, None)], title=title, **asdict(ran)
-    )
+    ran: list[tuple[TableHandle, Ran]] = []
+    for handle in handles:
+        with session.working(f"Running {handle.context.uri}"):
+            ran.append((handle, run_background(handle, engine=engine.value)))
+    _show_ran(session, ran)
+
+
+def _show_ran(session: Session, ran: Sequence[tuple[TableHandle, Ran]]) -> None:
+    from lancelsm.cli.text import counted
+
+    documents = []
+    for handle, done in ran:
+        named = f"{handle.context.uri}: " if len(ran) > 1 else ""
+        title = (
+            f"{named}Flushed {counted(done.generations, 'generation')}, compacted {done.compacted_generations:,}, "
+            f"merged {done.merged_generations:,} in {counted(done.merges, 'merge')}; compacted the base "
+            f"{counted(done.compactions, 'time')}"
+        )
+        owned = [(one, one.head()) for one in resolve_regions(handle, None)]
+        if len(ran) == 1 or not session.json:
+            show_regions(session, handle, owned, title=title, **asdict(done))
+        else:
+            documents.append({"table": handle.context.uri, **region_document(handle, owned), **asdict(done)})
+    if documents:
+        session.show({"tables": documents}, str)
+
+
+def _serve(session: Session, handles: Sequence[TableHandle], *, engine: Engine, address: str | None) -> None:
+    import json
+    import signal
+    import threading
+    from contextlib import ExitStack
+
+    from lancelsm.cli.service import Event, TableService, serve, stopped_by_signals
+    from lancelsm.cli.service_metrics import Metrics, endpoints, parse_address
+
+    printing = threading.Lock()
+
+    def report(event: Event) -> None:
+        line = json.dumps(event.document(), ensure_ascii=False) if session.json else event.line()
+        with printing:
+            print(line, flush=True)
+
+    stop = threading.Event()
+    metrics = None if address is None else Metrics()
+    services = [
+        TableService(handle, stop=stop, report=report, metrics=metrics, engine=engine.value) for handle in handles
+    ]
+    with ExitStack() as stack:
+        if address is not None and metrics is not None:
+            port = stack.enter_context(
+                endpoints(parse_address(address), metrics, lambda: [one.health() for one in services])
+            )
+            print(f"Serving /healthz and /metrics on port {port}", file=sys.stderr, flush=True)
+        received = stack.enter_context(stopped_by_signals(stop))
+        serve(services, stop)
+    if signal.SIGINT in received:
+        raise KeyboardInterrupt
 
 
 @command(commands, "demo", example="lancelsm demo --dir /tmp/flights")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -219,3 +219,10 @@ def show_regions(
         return Group(title, shown) if title else Group(shown)
 
     session.show({**document, **more}, text)
+
+
+def region_document(handle: TableHandle, owned: Iterable[tuple[RegionOfTable, Head]]) -> dict[str, Any]:
+    """Return the document of `region list`."""
+    from lancelsm.stack import documents
+
+    return documents.region_owners(owned, handle.config)

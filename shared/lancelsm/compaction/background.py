@@ -6,12 +6,17 @@ can continue where a killed one stopped.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
+from typing import Literal, TypeVar
 
 from lancelsm.common.layout import RegionId
 from lancelsm.common.settings import Settings
 from lancelsm.compaction.compact import CompactedGeneration, compact_table
-from lancelsm.compaction.maintenance import BASE, finish_indexes, flush_region, merge_table, optimize_table
+from lancelsm.compaction.maintenance import BASE, Flushed, finish_indexes, flush_region, merge_table, optimize_table
+from lancelsm.compaction.merge import Merged
+from lancelsm.compaction.optimize import Optimized
 from lancelsm.compaction.runner import Engine
 from lancelsm.errors import Ambiguous, Contended, Unavailable
 from lancelsm.read.index_status import IndexStatus
@@ -20,7 +25,11 @@ from lancelsm.region.catalog import regions
 from lancelsm.region.handle import TableHandle
 from lancelsm.region.lease import is_held
 
-_TICK_SECONDS = 1.0
+TICK_SECONDS = 1.0
+"""The time between two rounds that find nothing to do."""
+
+StepName = Literal["flush", "compact", "merge", "optimize"]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +58,98 @@ class _Ages:
         return now - since
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """One step that a background runner finished, and what it did."""
+
+    table: str
+    name: StepName
+    seconds: float
+    facts: Mapping[str, int | str]
+
+
+class BackgroundRunner:
+    """Does what is due on one table, round by round.
+
+    Args:
+        engine: see `compaction.maintenance.merge_table`.
+        on_step: is called after each step.
+        on_status: is called with each status that a round reads.
+    """
+
+    def __init__(
+        self,
+        handle: TableHandle,
+        *,
+        engine: Engine = "auto",
+        on_step: Callable[[Step], object] = lambda _: None,
+        on_status: Callable[[TableStatus], object] = lambda _: None,
+    ) -> None:
+        self.done = Ran()
+        self._handle = handle
+        self._engine: Engine = engine
+        self._on_step = on_step
+        self._on_status = on_status
+        self._ages = _Ages()
+
+    def round(self, *, everything: bool) -> bool:
+        """Do one round. Return whether a level changed.
+
+        Args:
+            everything: do everything that can be done, due or not.
+
+        Raises:
+            Corrupt: a region or the base is damaged.
+            Ambiguous, Contended, Unavailable: the next round tries again, and detects what this one committed.
+        """
+        before = self.done
+        handle, ages = self._handle, self._ages
+        now = handle.context.clock.monotonic()
+        located = {region.id: region for region in regions(handle.context)}
+        for status in read_status(handle).regions:
+            if status.wal_rows and (everything or _flush_is_due(status, handle.settings, ages, now)):
+                made = self._timed("flush", partial(flush_region, handle, located[status.region]), _flush_facts)
+                self._count(generations=len(made))
+        after = read_status(handle)
+        self._on_status(after)
+        pending = [status for status in after.regions if status.generations]
+        if any(everything or _merge_is_due(status, handle.settings, ages, now) for status in pending):
+            try:
+                merged = self._timed("merge", partial(merge_table, handle, engine=self._engine), _merge_facts)
+            except Contended:  # another process merges, perhaps for long
+                self._compact(after)
+                raise
+            self._count(merges=1, merged_generations=merged.generations)
+            optimized = self._timed("optimize", partial(optimize_table, handle), _optimize_facts)
+            self._count(compactions=int(bool(optimized.fragments_removed)))
+        elif compacted := self._compact(after):
+            self._count(compacted_generations=sum(one.parts for one in compacted))
+        elif ages.indexes != after.indexes:
+            ages.indexes = after.indexes
+            finish_indexes(handle)
+        return self.done != before
+
+    def _compact(self, status: TableStatus) -> list[CompactedGeneration]:
+        """Compact the generations of the table if a region has too many of them."""
+        most = self._handle.settings.max_generations
+        crowd = max((region.generations for region in status.regions), default=0)
+        # A merge reads all of them anyway.
+        if crowd <= most or (crowd <= 2 * most and is_held(self._handle.context, BASE)):
+            return []
+        return self._timed("compact", partial(compact_table, self._handle), _compact_facts)
+
+    def _timed(self, name: StepName, call: Callable[[], T], facts: Callable[[T], dict[str, int | str]]) -> T:
+        clock = self._handle.context.clock
+        began = clock.monotonic()
+        result = call()
+        seconds = clock.monotonic() - began
+        self._on_step(Step(table=self._handle.context.uri, name=name, seconds=seconds, facts=facts(result)))
+        return result
+
+    def _count(self, **more: int) -> None:
+        self.done = replace(self.done, **{name: getattr(self.done, name) + number for name, number in more.items()})
+
+
 def run(handle: TableHandle, *, until_idle: bool = True, engine: Engine = "auto") -> Ran:
     """Flush, merge and optimize a table. Finish indexes whose creation or drop was interrupted.
 
@@ -64,58 +165,40 @@ def run(handle: TableHandle, *, until_idle: bool = True, engine: Engine = "auto"
         Corrupt: a region or the base is damaged. The runner stops.
         Ambiguous, Contended, Unavailable: only with `until_idle`; otherwise the next round tries again.
     """
-    ages, done = _Ages(), Ran()
+    runner = BackgroundRunner(handle, engine=engine)
     while True:
-        before = done
+        is_busy = False
         try:
-            done = _round(handle, ages, done, everything=until_idle, engine=engine)
-        except (Ambiguous, Contended, Unavailable):  # the next round detects what this one committed
+            is_busy = runner.round(everything=until_idle)
+        except (Ambiguous, Contended, Unavailable):
             if until_idle:
                 raise
-        if done == before:
+        if not is_busy:
             if until_idle:
-                return done
-            handle.context.clock.sleep(_TICK_SECONDS)
+                return runner.done
+            handle.context.clock.sleep(TICK_SECONDS)
 
 
-def _round(handle: TableHandle, ages: _Ages, done: Ran, *, everything: bool, engine: Engine) -> Ran:
-    now = handle.context.clock.monotonic()
-    located = {region.id: region for region in regions(handle.context)}
-    for status in read_status(handle).regions:
-        if status.wal_rows and (everything or _flush_is_due(status, handle.settings, ages, now)):
-            made = flush_region(handle, located[status.region])
-            done = replace(done, generations=done.generations + len(made))
-    after = read_status(handle)
-    pending = [status for status in after.regions if status.generations]
-    if any(everything or _merge_is_due(status, handle.settings, ages, now) for status in pending):
-        try:
-            merged = merge_table(handle, engine=engine)
-        except Contended:  # another process merges, perhaps for long
-            _compact(handle, after)
-            raise
-        optimized = optimize_table(handle)
-        done = replace(
-            done,
-            merges=done.merges + 1,
-            merged_generations=done.merged_generations + merged.generations,
-            compactions=done.compactions + bool(optimized.fragments_removed),
-        )
-    elif compacted := _compact(handle, after):
-        replaced = sum(one.parts for one in compacted)
-        done = replace(done, compacted_generations=done.compacted_generations + replaced)
-    elif ages.indexes != after.indexes:
-        ages.indexes = after.indexes
-        finish_indexes(handle)
-    return done
+def _flush_facts(made: Sequence[Flushed]) -> dict[str, int | str]:
+    region = {"region": made[0].region} if made else {}
+    return {**region, "generations": len(made), "rows": sum(one.rows for one in made)}
 
 
-def _compact(handle: TableHandle, status: TableStatus) -> list[CompactedGeneration]:
-    """Compact the generations of a table if a region has too many of them."""
-    most = handle.settings.max_generations
-    crowd = max((region.generations for region in status.regions), default=0)
-    if crowd <= most or (crowd <= 2 * most and is_held(handle.context, BASE)):  # a merge reads all of them anyway
-        return []
-    return compact_table(handle)
+def _merge_facts(merged: Merged) -> dict[str, int | str]:
+    return {
+        "generations": merged.generations,
+        "rows_upserted": merged.rows_upserted,
+        "rows_deleted": merged.rows_deleted,
+        "base_version": merged.base_version,
+    }
+
+
+def _optimize_facts(done: Optimized) -> dict[str, int | str]:
+    return {"fragments_removed": done.fragments_removed, "fragments_added": done.fragments_added}
+
+
+def _compact_facts(made: Sequence[CompactedGeneration]) -> dict[str, int | str]:
+    return {"generations": len(made), "parts": sum(one.parts for one in made), "rows": sum(one.rows for one in made)}
 
 
 def _flush_is_due(status: RegionStatus, settings: Settings, ages: _Ages, now: float) -> bool:
