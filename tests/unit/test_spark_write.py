@@ -87,7 +87,9 @@ def test_attempts_at_the_same_time_and_repeated_runs_write_each_row_once(tmp_pat
     first = run(job, interrupted())
     again = run(job, rows)
 
-    assert first == again == second[0] == {"rows": 20, "entries": first["entries"], "late": 0, "error": None}
+    assert (
+        first == again == second[0] == {"rows": 20, "entries": first["entries"], "late": 0, "skipped": 0, "error": None}
+    )
     assert logged(table) == list(range(20))
     run(replace(job, batch=1), task(job, range(20), v=2))
     run(job, rows)  # an old attempt comes late
@@ -135,6 +137,17 @@ def test_events_are_applied_once_and_by_their_sequence(tmp_path: Path) -> None:
     assert (first["late"], again["late"], late["late"]) == (0, 0, 2)
     assert by_key(table.scan().to_arrow()) == {2: 7, 3: 7}
     assert logged(table) == [1, 1, 2, 2, 3]
+
+
+@pytest.mark.parametrize("op", ["upsert", "apply"])
+def test_rows_of_an_older_run_are_skipped_and_counted(tmp_path: Path, op: str) -> None:
+    table = table_in(tmp_path)
+    if op == "apply":
+        table.apply_changes([], sequence_by="v")
+    jobs = {batch: job_of(table, op=op, batch=batch) for batch in (1, 2)}
+    runs = [run(jobs[batch], task(jobs[batch], [1, 2, 3], v=7 + batch)) for batch in (2, 2, 1)]
+    assert [(one["rows"], one["skipped"], one["error"]) for one in runs] == [(3, 0, None), (3, 0, None), (3, 3, None)]
+    assert by_key(table.scan().to_arrow()) == dict.fromkeys([1, 2, 3], 9)
 
 
 def test_a_table_with_an_order_takes_only_events(tmp_path: Path) -> None:

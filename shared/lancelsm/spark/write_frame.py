@@ -14,6 +14,7 @@ from lancelsm.region.config import newest_sequence
 from lancelsm.region.handle import TableHandle, open_configured
 from lancelsm.spark.executor_errors import job_errors
 from lancelsm.spark.write_rows import (
+    COUNTS,
     REGION,
     Op,
     WriteJob,
@@ -41,11 +42,14 @@ class WrittenRows:
             task wrote are counted too.
         entries: into how many log entries the rows were cut.
         late: with op `apply`, how many events lost against a higher sequence.
+        skipped: how many of the rows were not written since their region has a later run of the job, with a higher
+            `txn_version`: check the numbers of the runs.
     """
 
     rows: int
     entries: int
     late: int
+    skipped: int = 0
 
 
 def write(
@@ -127,11 +131,7 @@ def write_as(
             error = pickle.loads(bytes(one.error))
             assert isinstance(error, LsmError)
             raise error
-    return WrittenRows(
-        rows=sum(one.rows for one in found),
-        entries=sum(one.entries for one in found),
-        late=sum(one.late for one in found),
-    )
+    return WrittenRows(**{name: sum(one[name] for one in found) for name in COUNTS})
 
 
 def _sorted(df: DataFrame, handle: TableHandle, job: WriteJob) -> DataFrame:

@@ -33,7 +33,8 @@ from lancelsm.wal.region_writer import RegionWriters
 Op = Literal["upsert", "delete", "apply"]
 REGION = "_lancelsm_region"
 OPERATION = "_op"  # `upsert` or `delete`, as in the change stream
-RESULT = pa.schema({"rows": pa.int64(), "entries": pa.int64(), "late": pa.int64(), "error": pa.binary()})
+COUNTS = ("rows", "entries", "late", "skipped")
+RESULT = pa.schema({**dict.fromkeys(COUNTS, pa.int64()), "error": pa.binary()})
 _ROW = "_lancelsm_row"
 _BATCH = 2**32
 _ROWS_PER_ENTRY, _FEWEST_ROWS = 100_000, 1_000
@@ -169,20 +170,21 @@ def write_sorted(batches: Iterable[pa.RecordBatch], job: WriteJob) -> Iterator[p
     Raises:
         Unavailable, Ambiguous, Contended: another attempt continues after the last entry.
     """
-    rows = entries = late = 0
+    rows = entries = late = skipped = 0
     failure: bytes | None = None
     try:
         append = _appender(job)
         for region, chunk, part in chunks(batches, size=job.rows_per_entry):
             with _in_table(job):
-                late += append(region, chunk, part)
+                outcome = append(region, chunk, part)
+            late, skipped = late + outcome.late, skipped + outcome.skipped
             rows, entries = rows + part.num_rows, entries + 1
     except _RETRIED:
         raise
     except LsmError as error:
         failure = pickle.dumps(error)
     yield pa.RecordBatch.from_pylist(
-        [{"rows": rows, "entries": entries, "late": late, "error": failure}], schema=RESULT
+        [{"rows": rows, "entries": entries, "late": late, "skipped": skipped, "error": failure}], schema=RESULT
     )
 
 
@@ -245,8 +247,16 @@ def _by_region(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             start = end
 
 
-_Append = Callable[[str, int, pa.Table], int]
-"""Gets a region, the number of a chunk in it, and the rows; returns how many events of them were late."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Appended:
+    """How many rows of a chunk were late, and how many a region skipped since it has a later run of the job."""
+
+    late: int = 0
+    skipped: int = 0
+
+
+_Append = Callable[[str, int, pa.Table], _Appended]
+"""Gets a region, the number of a chunk in it, and the rows."""
 
 
 def _appender(job: WriteJob) -> _Append:
@@ -255,24 +265,28 @@ def _appender(job: WriteJob) -> _Append:
     if job.op == "apply":
         table = Table(handle)
 
-        def apply(region: str, chunk: int, part: pa.Table) -> int:
+        def apply(region: str, chunk: int, part: pa.Table) -> _Appended:
+            source = f"{job.producer}@{region}"  # the task of the region is the only one that uses it
             is_delete = OPERATION in part.column_names
-            return table.apply_changes(
+            done = table.apply_changes(
                 _columns(part, part.column_names, target.schema),
                 format="rows",
                 apply_as_deletes=f"{OPERATION} = 'delete'" if is_delete else None,
                 except_column_list=[OPERATION] if is_delete else None,
-                source=f"{job.producer}@{region}",  # the task of the region is the only one that uses it
+                source=source,
                 offset=job.sequence(chunk),
-            ).late
+            )
+            is_older = done.skipped and (table.source_offset(source) or 0) >= job.sequence(0) + _BATCH
+            return _Appended(late=done.late, skipped=done.skipped if is_older else 0)
 
         return apply
     writers = RegionWriters(target, owner=target.owner)
 
-    def append(_: str, chunk: int, part: pa.Table) -> int:
-        once = _once(job, chunk, target)
+    def append(_: str, chunk: int, part: pa.Table) -> _Appended:
+        skipped: list[int] = []
+        once = _once(job, chunk, target, skipped)
         writers.append_all(_stored(part, job.op, target.schema), next_draft=once)
-        return 0
+        return _Appended(skipped=sum(skipped))
 
     return append
 
@@ -289,7 +303,7 @@ def _columns(part: pa.Table, names: Sequence[str], schema: TableSchema) -> pa.Ta
 
 
 def _once(
-    job: WriteJob, chunk: int, target: WriteTarget
+    job: WriteJob, chunk: int, target: WriteTarget, skipped: list[int]
 ) -> Callable[[Region, pa.Table], Callable[[Head], Draft | None]]:
     sequence = job.sequence(chunk)
 
@@ -305,6 +319,7 @@ def _once(
                     **region.where,
                 )
             if done >= sequence:  # guard: chunk of a job is appended once
+                skipped.extend([rows.num_rows] if done >= job.sequence(0) + _BATCH else [])
                 return None
             if not encoded:
                 sequences = {job.producer: str(sequence)}
