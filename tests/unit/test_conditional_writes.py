@@ -41,6 +41,7 @@ def test_if_absent_writes_only_keys_without_a_row(tmp_path: Path) -> None:
         (pa.timestamp("us", "UTC"), 1, 2),
         (pa.decimal128(9, 2), 1, 2),
         (pa.decimal128(5, -2), decimal.Decimal(100), decimal.Decimal(200)),
+        (pa.decimal256(70, -10), decimal.Decimal("1E+50"), decimal.Decimal("2E+50")),
         (pa.float16(), 0.5, 1.5),
     ],
     ids=str,

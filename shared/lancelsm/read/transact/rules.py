@@ -13,6 +13,8 @@ from lancelsm.record.casts import as_column, shown_value, whole
 from lancelsm.record.key import key_column
 from lancelsm.record.schema import TableSchema, unknown_column
 
+_DECIMALS = {32: pa.decimal32, 64: pa.decimal64, 128: pa.decimal128, 256: pa.decimal256}
+
 
 def absent(given: pa.Table, current: pa.Table, schema: TableSchema) -> pa.Table:
     """Return the given rows whose keys have no live row."""
@@ -94,13 +96,16 @@ def _ordered_type(schema: TableSchema, column: str) -> pa.DataType:
     if pa.types.is_float16(kind):
         return pa.float32()
     if pa.types.is_decimal(kind) and kind.scale < 0:
-        return pa.decimal256(kind.precision - kind.scale, 0)
+        return _DECIMALS[kind.bit_width](kind.precision, 0)
     return kind
 
 
 def _values(column: pa.ChunkedArray, kind: pa.DataType) -> pa.Array:
     """Return the values as an array without NaN."""
-    values = whole(as_column(column, kind))
+    values = whole(column)
+    if pa.types.is_decimal(values.type) and values.type.scale < 0:  # the same numbers without the power of ten
+        return pa.Array.from_buffers(kind, len(values), values.buffers(), offset=values.offset)
+    values = whole(as_column(values, kind))
     if pa.types.is_floating(kind):
         values = pc.if_else(pc.is_nan(values), pa.scalar(None, kind), values)
     return values
