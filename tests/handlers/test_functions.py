@@ -113,6 +113,7 @@ def test_apply_applies_change_events_of_a_source_once(table: Table) -> None:
     [
         ({"op": "changes"}, "needs events"),
         ({"op": "changes", "events": [], "where": "true"}, "takes no where"),
+        ({"op": "changes", "events": [], "sequence_by": ["id"]}, "no sequence_by yet, and this function can't record"),
         ({"op": "delete"}, "needs where"),
         ({"op": "delete", "where": "true", "upserts": []}, "takes no upserts"),
         ({"op": "update", "where": "true"}, "needs set"),

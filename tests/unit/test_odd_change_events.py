@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import base64
 import datetime as dt
 import json
+from decimal import Decimal
 
 import numpy as np
 import pyarrow as pa
@@ -11,6 +13,7 @@ import pytest
 
 import lancelsm
 from lancelsm.errors import Invalid
+from lancelsm.read.transact import change_capture
 from lancelsm.read.transact.change_capture import Applied
 
 SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.string()), ("at", pa.timestamp("us", "UTC")), ("b", pa.binary())])
@@ -140,6 +143,34 @@ def test_a_change_of_the_key_without_a_value_is_rejected_whole(tmp_path):
     assert rows_of(table) == [(1, "large"), (2, "of another row")]
 
 
+def test_an_event_that_finds_its_row_at_a_newer_head_is_no_bad_row(tmp_path, monkeypatch):
+    table = created(tmp_path, ("id", pa.int64()), ("v", pa.string()))
+    table.upsert([{"id": 9, "v": "other"}])
+    other, decided = lancelsm.open(table.uri), change_capture.decide
+
+    def raced(*given, **named):
+        found = decided(*given, **named)
+        if found.unfilled:
+            other.upsert([{"id": 1, "v": "large"}])
+        return found
+
+    monkeypatch.setattr(change_capture, "decide", raced)
+    rows = [{"id": 1, "v": UNCHANGED}, {"id": 2, "v": "b"}]
+    events = [{"op": "u", "before": None, "after": row} for row in rows]
+    done = table.apply_changes(events, format="debezium", on_bad_row="dead_letter")
+    assert done == Applied(written=2)
+    assert rows_of(table) == [(1, "large"), (2, "b"), (9, "other")]
+
+
+def test_a_late_change_of_a_key_is_one_late_event(tmp_path):
+    table = lancelsm.create(
+        tmp_path / "t", pa.schema([("id", pa.int64()), ("v", pa.int64())]), primary_key="id", regions="bucket(id, 8)"
+    )
+    table.apply_changes([{"id": key, "v": 5} for key in range(8)], sequence_by="v")
+    moves = [{"op": "u", "before": {"id": key, "v": 1}, "after": {"id": key + 1, "v": 2}} for key in range(7)]
+    assert table.apply_changes(moves, format="debezium") == Applied(late=7)
+
+
 @pytest.mark.parametrize(
     "event",
     [
@@ -160,6 +191,10 @@ def test_an_event_of_odd_values_is_a_bad_row(table, event, form):
     assert applied == Applied(rejected=2)
 
 
+def encoded(number):
+    return base64.b64encode(number.to_bytes(number.bit_length() // 8 + 1, "big", signed=True)).decode()
+
+
 ENCODED = [
     (pa.date32(), "IsoDate", "2026-01-02Z", dt.date(2026, 1, 2)),
     (pa.time64("us"), "IsoTime", "10:00:00Z", dt.time(10)),
@@ -169,6 +204,8 @@ ENCODED = [
     (pa.uint64(), None, str(2**64 - 1), 2**64 - 1),
     (pa.int64(), None, {"scale": 0, "value": "Dw=="}, 15),
     (pa.decimal128(10, 2), None, {"scale": 1_000_000_000, "value": "Dw=="}, None),
+    (pa.decimal128(10, 2), None, {"scale": 90, "value": encoded(15 * 10**89)}, Decimal("1.50")),
+    (pa.decimal128(10, 2), None, {"scale": 90, "value": encoded(15 * 10**86)}, None),
     (pa.duration("ns"), None, 5, None),
     (pa.duration("ns"), "other", 5, None),
 ]

@@ -123,7 +123,7 @@ def write_as(
     )
     with job_errors(table=job.uri):
         results = _sorted(df, handle, job).mapInArrow(
-            partial(write_sorted, job=job), "rows long, entries long, late long, error binary"
+            partial(write_sorted, job=job), ", ".join([*(f"{name} long" for name in COUNTS), "error binary"])
         )
         found = results.collect()
     for one in found:

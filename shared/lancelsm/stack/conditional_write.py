@@ -108,6 +108,13 @@ def conditional_write(given: WriteInput, *, table: Table, inbox: Inbox) -> Docum
 
 
 def _apply(given: WriteInput, table: Table) -> Document:
+    if given.sequence_by and not table.config.sequence_by:
+        raise Invalid(
+            "the table has no sequence_by yet, and this function can't record it in the configuration",
+            remedy=f"Record it once with the library: lancelsm.open({table.uri!r}).apply_changes([], "
+            f"sequence_by={list(given.sequence_by)})",
+            field="sequence_by",
+        )
     done = table.apply_changes(
         JsonEvents(given.events or ()),
         format=given.format or "rows",

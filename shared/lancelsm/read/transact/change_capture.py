@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import threading
 from bisect import bisect_right
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, cast
 
@@ -47,8 +47,8 @@ class Applied:
     """What a call of `Table.apply_changes` did.
 
     `written` and `deleted` count the rows and the tombstones that were appended, one per key at most. `late` counts
-    events that lost against a higher sequence; `skipped` those without a row (the tombstone behind a delete, messages)
-    and those that were applied by an earlier call; `rejected` bad rows.
+    events that lost against a higher sequence, also if only one of their two keys did; `skipped` those without a row
+    (the tombstone behind a delete, messages) and those that were applied by an earlier call; `rejected` bad rows.
     """
 
     written: int = 0
@@ -98,6 +98,7 @@ class _Rejected:
         self._context = context
         self._lock = threading.Lock()
         self._reasons: dict[int, str] = {}  # by event, of those that are not kept yet
+        self._kept: set[int] = set()
         self.events: set[int] = set()
 
     def __call__(self, event: int, error: Invalid) -> None:
@@ -107,9 +108,16 @@ class _Rejected:
                 error.message, remedy=remedy, redacted=error.redacted, row=event, field=error.where.get("field")
             ) from None
         with self._lock:
-            if event not in self.events:
-                self._reasons[event] = error.message
+            if event not in self._kept:
+                self._reasons.setdefault(event, error.message)
             self.events.add(event)
+
+    def take_back(self, events: Iterable[int]) -> None:
+        """Take back what a region decided at an older head. Events that are kept stay in their object."""
+        with self._lock:
+            self.events.difference_update(events)
+            for event in events:
+                self._reasons.pop(event, None)
 
     def keep(self) -> None:
         """Write the bad rows to an object, before anything else of their call is written.
@@ -119,6 +127,7 @@ class _Rejected:
         """
         with self._lock:
             reasons, self._reasons = self._reasons, {}
+            self._kept.update(reasons)
         if self._policy != "dead_letter" or not reasons:
             return
         context = self._context
@@ -220,11 +229,14 @@ class _Call:
         self._reads = bool(self._sequence) or any(change.unchanged for change in changes)
         self._regions: dict[RegionId, Applied] = {}  # of the last head that was tried
         self._repeated: dict[RegionId, frozenset[int]] = {}
+        self._late: dict[RegionId, frozenset[int]] = {}
+        self._unfilled: dict[RegionId, frozenset[int]] = {}
 
     def append(self, rows: pa.Table) -> Applied:
         self._access.append(rows, next_draft=self._next_draft)
         repeated = frozenset().union(*self._repeated.values())  # an event may be in two regions
-        return sum(self._regions.values(), start=Applied(skipped=len(repeated)))
+        late = frozenset().union(*self._late.values())
+        return sum(self._regions.values(), start=Applied(skipped=len(repeated), late=len(late)))
 
     def _next_draft(self, region: Region, part: pa.Table) -> Callable[[Head], Draft | Head | None]:
         given, changes = without_numbers(part), [self._changes[number] for number in numbers(part)]
@@ -262,9 +274,11 @@ class _Call:
             required=[changes[at].needed for at in left],
             floor=floor,
         )
-        for at in decided.unfilled:
+        self._bad.take_back(self._unfilled.get(region.id, ()))
+        self._unfilled[region.id] = frozenset(changes[left[at]].event for at in decided.unfilled)
+        for event in sorted(self._unfilled[region.id]):
             self._bad(
-                changes[left[at]].event,
+                event,
                 Invalid(
                     "the event leaves out a value that no stored row has",
                     remedy="Load a snapshot of the source first, or set REPLICA IDENTITY FULL if keys change",
@@ -275,8 +289,8 @@ class _Call:
         self._regions[region.id] = Applied(
             written=decided.rows.num_rows - deleted,
             deleted=deleted,
-            late=decided.late,
         )
+        self._late[region.id] = frozenset(changes[left[at]].event for at in decided.late)
         self._repeated[region.id] = frozenset(changes[at].event for at in set(range(len(changes))) - set(left))
         if not decided.rows.num_rows:
             return None

@@ -23,12 +23,12 @@ from lancelsm.record.schema import TOMBSTONE, TableSchema
 class Decided:
     """What to append: rows and tombstones in stored form, one per key, in order of their events.
 
-    `late` counts the events that lost against a higher sequence. `unfilled` has the numbers of events that leave out a
+    `late` has the numbers of the rows that lost against a higher sequence, `unfilled` those of rows that leave out a
     value, where no stored row has it.
     """
 
     rows: pa.Table
-    late: int = 0
+    late: tuple[int, ...] = ()
     unfilled: tuple[int, ...] = ()
 
 
@@ -73,7 +73,7 @@ def decide(
     states: dict[int, _State] = {}
     for row in range(before.num_rows):
         states[codes[row]] = _State(row=row, rank=ranks[row], live=not deleted[row])
-    late, unfilled = 0, list[int]()
+    late, unfilled = list[int](), list[int]()
     for number in range(events.num_rows):
         row = before.num_rows + number
         rank = ranks[row]
@@ -82,7 +82,7 @@ def decide(
             (state is not None and sequence and rank < state.rank)  # guard: event below the sequence of its key is late
             or (state is None and rank <= lowest)  # guard: event below the late floor is late
         ):
-            late += 1
+            late.append(number)
             continue
         is_live = state is not None and state.live
         if required[number] and not is_live:
@@ -93,7 +93,7 @@ def decide(
             taken = {name: state.taken.get(name, state.row) for name in unchanged[number]}
         states[codes[row]] = _State(row=row, rank=rank, live=not deleted[row], changed=True, taken=taken)
     winners = sorted((state for state in states.values() if state.changed), key=lambda state: state.row)
-    return Decided(rows=_taken(rows, winners), late=late, unfilled=tuple(unfilled))
+    return Decided(rows=_taken(rows, winners), late=tuple(late), unfilled=tuple(unfilled))
 
 
 def _taken(rows: pa.Table, winners: Sequence[_State]) -> pa.Table:

@@ -254,6 +254,8 @@ def _connect_decimal(value: Any, kind: pa.DataType, field: Field) -> Any:
     if not isinstance(value, str):
         return value
     found = _decimal(value, int((field.get("parameters") or {})["scale"]))
+    if pa.types.is_decimal(kind) and "." in found:
+        found = found.rstrip("0").rstrip(".")  # a number of PostgreSQL may have far more zeros than Arrow has digits
     return int(Decimal(found)) if pa.types.is_integer(kind) and Decimal(found) == int(Decimal(found)) else found
 
 
