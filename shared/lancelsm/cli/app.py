@@ -21,6 +21,7 @@ from lancelsm.cli import (
     scrub,
     search,
     snapshots,
+    sql,
     tables,
 )
 from lancelsm.cli.session import OutputOption, ProfileOption, StorageOptions, remember
@@ -68,6 +69,7 @@ for module in (
     gc,
     scrub,
     search,
+    sql,
     redrive,
     cost,
     doctor,
