@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import shutil
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,9 @@ import pyarrow as pa
 import pytest
 
 import lancelsm
+from lancelsm.admin import restore_point as restoring
 from lancelsm.admin.clone import clone_snapshot
+from lancelsm.admin.rebuild import rebuild
 from lancelsm.common.layout import STATEMENTS
 from lancelsm.compaction import merge as merging
 from lancelsm.dataset import deleted_keys
@@ -26,6 +29,7 @@ from lancelsm.table import Table
 from tests.simulation.faults import CRASH_BEFORE, FAIL_AFTER, Call, Crash, FakeClock, Fault, FaultPlan, FaultyStore
 from tests.simulation.marks import changed, without
 from tests.simulation.removal import with_and_without
+from tests.unit.test_restore_point import History
 
 DAY = 86_400
 COLUMNS = pa.schema([("a", pa.string()), ("v", pa.int64()), ("id", pa.int64()), ("gone", pa.bool_())])
@@ -86,6 +90,7 @@ def wrong_file(path: Path) -> None:
     with pytest.raises(Corrupt) as raised:
         late(table, event(0, 4))
     assert raised.value.where["object"] == key_of(table)
+    assert [(one.path, one.kind) for one in table.scrub().problems] == [(key_of(table), "deleted_keys")]
 
 
 def lying_store(path: Path) -> None:
@@ -120,6 +125,22 @@ def cloned(path: Path) -> None:
     assert clone.scrub().ok
 
 
+def resharded(path: Path) -> None:
+    """The table gets other regions. Some deletes are forgotten before that, and some later."""
+    clock = FakeClock()
+    table = deleted(path, clock)
+    clock.advance(8 * DAY)
+    apply(table, event(2, 7, gone=True))
+    merge(table)
+    table.reshard("bucket(id, 3)")
+    table = lancelsm.open(table.uri, ports=Ports(clock=clock))
+    assert late(table, event(2, 6), event(3, 6), event(0, 5), event(9, 7)) == 3
+    clock.advance(8 * DAY)
+    apply(table, event(1, 9, gone=True))
+    merge(table)
+    assert late(table, event(2, 7), event(20, 7), event(21, 8)) == 2
+
+
 test_scenarios_pass, test_scenarios_fail_without_their_guard = with_and_without(
     {
         "a merge keeps the sequences of its deletes": (
@@ -136,9 +157,29 @@ test_scenarios_pass, test_scenarios_fail_without_their_guard = with_and_without(
             [changed("clone keeps the sequences of merged deletes", "metadata = base.metadata")],
             cloned,
         ),
+        "a reshard keeps them": ([changed("reshard keeps merged deletes", "deletes = {}")], resharded),
     },
-    own=(merged_delete, wrong_file, lying_store, cloned),
+    own=(merged_delete, wrong_file, lying_store, cloned, resharded),
 )
+
+
+def test_a_table_of_an_earlier_time_and_a_rebuilt_one_know_the_deletes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock, kept = FakeClock(), tmp_path / "kept"
+    table = deleted(tmp_path, clock)
+    clock.advance(8 * DAY)
+    apply(table, event(2, 7, gone=True))
+    merge(table)
+    kept.mkdir()
+    history = History(Path(table.uri), kept)
+    history.record()
+    monkeypatch.setattr(restoring, "VersionedBucket", history.bucket(skew=lambda: 0))
+    at = datetime.now(UTC).isoformat()
+    restoring.restore_point(table.uri, str(tmp_path / "restored"), at=at, registry="object", margin_seconds=0)
+    for uri in (tmp_path / "restored", Path(table.uri)):
+        rebuild(lancelsm.open(uri)._handle)
+        assert late(lancelsm.open(uri), event(2, 6), event(3, 6), event(0, 5)) == 3, uri
 
 
 def test_deletes_that_are_too_old_become_the_late_floor_of_their_region(tmp_path: Path) -> None:

@@ -95,11 +95,15 @@ def test_rows_are_changed_and_deleted_by_events(tmp_path: Path) -> None:
     assert table.count() == 0
 
 
-def test_rebuilt_regions_take_no_plain_writes(tmp_path: Path) -> None:
+@pytest.mark.parametrize("change", ["rebuild", "reshard"])
+def test_other_regions_take_no_plain_writes_either(tmp_path: Path, change: str) -> None:
     table = created(tmp_path)
     opened_before = lancelsm.open(table.uri)
     table.apply_changes([event(1, 5)], sequence_by="v")
-    rebuild(open_table(table.uri))
+    if change == "rebuild":
+        rebuild(open_table(table.uri))
+    else:
+        table.reshard("bucket(id, 3)")
     with pytest.raises(Invalid, match=REFUSED):
         opened_before.upsert([LOW])
 

@@ -17,6 +17,7 @@ from lancelsm.common.layout import region_key
 from lancelsm.compaction.maintenance import BASE, flush_table, merge_table
 from lancelsm.dataset.adoption import write_facts
 from lancelsm.dataset.base_table import REGIONS, BaseTable
+from lancelsm.dataset.deleted_keys import deletes_of_other_regions
 from lancelsm.dataset.sharding_specs import replace_specs
 from lancelsm.errors import Contended, Invalid, Unavailable, error_context
 from lancelsm.region import config as configs
@@ -197,7 +198,8 @@ def _commit_spec(handle: TableHandle, spec: RegionSpec) -> BaseTable:
         with lease(handle.context, BASE):
             base = handle.read_base()
             if not _has_spec(base, handle, spec):
-                write_facts(base, {REGIONS: configs.regions_text(spec)})
+                deletes = deletes_of_other_regions(base, handle.context.objects)  # guard: reshard keeps merged deletes
+                write_facts(base, {REGIONS: configs.regions_text(spec), **deletes})
             return handle.read_base()
 
     return _patiently(handle.context, commit)

@@ -27,7 +27,7 @@ from lancelsm.record.schema import TOMBSTONE, TableSchema
 
 MOST_BYTES = 32 << 20
 HIGHEST = "lancelsm.deletes_highest"  # schema metadata of the base: the highest sequence in the file
-EVERY_REGION = RegionId("")  # in a file and a late floor of a clone, whose regions have other ids
+EVERY_REGION = RegionId("")  # in a file and a late floor of a clone or after a reshard: regions have other ids
 
 _REGION, _TIME, _COLUMN = "region", "time", "of."
 _TRIES = 3
@@ -171,6 +171,15 @@ def copy_deletes(source: BaseTable, origin: ObjectStore, base: BaseTable, to: Ob
         region = pa.array([EVERY_REGION] * rows.num_rows, pa.string())
         own[DELETES] = _write(to, base, rows.set_column(0, _REGION, region))
     return own
+
+
+def deletes_of_other_regions(base: BaseTable, objects: ObjectStore) -> dict[str, str]:
+    """Write the file of deleted keys of a table that gets regions with other ids. Return the metadata that changes.
+
+    Raises: the same errors as `keep_deletes`.
+    """
+    made = copy_deletes(base, objects, base, objects)
+    return {name: made[name] for name in (DELETES, f"{LATE}{EVERY_REGION}") if made.get(name)}
 
 
 def _floors(base: BaseTable, late: Sequence[tuple[RegionId, str]], names: Sequence[str]) -> dict[str, str]:
