@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from lancelsm.gc.mark import Kept
     from lancelsm.history.changes import Change, Changes
     from lancelsm.history.pin_records import Pin
+    from lancelsm.history.restore import Restored
     from lancelsm.namespace import Namespace, connect
     from lancelsm.read.explain import Explanation, ReadLevel, ReadStep, RequestCount, SkippedLevel
     from lancelsm.read.index_status import IndexStatus
@@ -79,6 +80,7 @@ _HOMES = {
     "gc.mark": ("Kept",),
     "history.changes": ("Change", "Changes"),
     "history.pin_records": ("Pin",),
+    "history.restore": ("Restored",),
     "namespace": ("Namespace", "connect"),
     "read.explain": ("Explanation", "ReadLevel", "ReadStep", "RequestCount", "SkippedLevel"),
     "read.index_status": ("IndexStatus",),
@@ -142,6 +144,7 @@ __all__ = [
     "RegionStatus",
     "Report",
     "RequestCount",
+    "Restored",
     "Rows",
     "RowsWithToken",
     "Settings",

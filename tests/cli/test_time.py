@@ -63,6 +63,10 @@ def test_a_version_or_a_time_is_read(run, as_json, orders):
     assert scanned_ids(run, orders) == [1, 2, 3, 4]
     newest = as_json("history", orders)["versions"][-1]
     assert as_json("scan", orders, "--at", newest["time"], "--count") == {"count": 4}
+    assert as_json("restore", orders, "--at", "1") == {"table": str(orders), "written": 0, "deleted": 1, "kept": 0}
+    assert scanned_ids(run, orders) == [1, 2, 3]
+    assert "1 row written, 0 deleted" in run("restore", orders, "--at", newest["time"]).out
+    assert run("restore", orders).code == run("restore", orders, "elsewhere", "--at", "1").code == 2
     refused = run("scan", orders, "--at", "99", "--output", "json")
     assert "lancelsm history" in refused.document["error"]["remedy"]
 

@@ -23,6 +23,7 @@ from tests.model import (
     reader_view,
     region_creation,
     registry_rebuild,
+    restore_in_place,
     starvation,
     transactions,
     waiting_note,
@@ -42,6 +43,7 @@ from tests.model.publication import Publication
 from tests.model.reader_view import ReaderView
 from tests.model.region_creation import RegionCreation
 from tests.model.registry_rebuild import RegistryRebuild
+from tests.model.restore_in_place import RestoreInPlace
 from tests.model.starvation import Starvation
 from tests.model.transactions import Transactions
 from tests.model.verdicts import check_broken, check_clean
@@ -68,6 +70,7 @@ CLEAN = {
     "reader view": (ReaderView(), 8_018),
     "region creation": (RegionCreation(), 834),
     "registry rebuild": (RegistryRebuild(entries=2), 12_302),
+    "restore in place": (RestoreInPlace(), 16_852),
     "starvation": (Starvation(), 6),
     "transactions": (Transactions(), 47_843),
     "waiting note": (WaitingNote(), 250),
@@ -152,6 +155,11 @@ CAUGHT: dict[Enum, tuple[Any, str]] = {
     registry_rebuild.Guard.CONTIGUOUS: (RegistryRebuild, "hole in the log"),
     registry_rebuild.Guard.ABOVE_COUNTER: (RegistryRebuild, "acknowledged row lost"),
     registry_rebuild.Guard.PUBLISHED_BEFORE_SWEEP: (RegistryRebuild, "acknowledged row lost"),
+    restore_in_place.Guard.FILTER: (RestoreInPlace, "newer row lost"),
+    restore_in_place.Guard.NEWEST: (RestoreInPlace, "newer row lost"),
+    restore_in_place.Guard.GONE: (RestoreInPlace, "newer row lost"),
+    restore_in_place.Guard.KEPT: (RestoreInPlace, "stopped without need"),
+    restore_in_place.Guard.CONTINUE: (RestoreInPlace, "newer row lost"),
     starvation.Guard.CLAIM_ON_EPOCH: (Starvation, "starved"),
     starvation.Guard.FLUSH_ON_MANIFEST_VERSION: (Starvation, "starved"),
     starvation.Guard.STAGED_ONCE: (Starvation, "starved"),

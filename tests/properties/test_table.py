@@ -104,6 +104,7 @@ class Reference(RuleBasedStateMachine):
         self.uri = str(self.directory / "table")
         self.rows: dict[tuple[Any, ...], dict[str, Any]] = {}
         self.sealed: set[RegionId] = set()
+        self.kept: dict[int, dict[tuple[Any, ...], dict[str, Any]]] = {}  # the rows of versions of the base
 
     def teardown(self) -> None:
         shutil.rmtree(self.directory)
@@ -318,6 +319,27 @@ class Reference(RuleBasedStateMachine):
     def merge(self, which: int) -> None:
         self.tables[which].merge(engine="inprocess")
         assert [region.generations for region in self.tables[which].status().regions if region.generations] == []
+        self.check()
+
+    # Time travel
+
+    @rule(which=TABLES)
+    def keep_a_version(self, which: int) -> None:
+        self.tables[which].flush()
+        self.tables[which].merge(engine="inprocess")
+        self.kept[self.tables[which].status().base_version] = dict(self.rows)
+        self.check()
+
+    @precondition(lambda self: self.kept and not self.sealed)
+    @rule(which=TABLES, seed=SEED)
+    def restore_a_version(self, which: int, seed: int) -> None:
+        version = sorted(self.kept)[seed % len(self.kept)]
+        rows, table = self.kept[version], self.tables[which]
+        with table.at(version) as old:
+            self.compare(old.scan().to_arrow(), rows.values())
+        written = sum(self.rows.get(key) != row for key, row in rows.items())
+        assert table.restore(version) == lancelsm.Restored(written=written, deleted=len(self.rows.keys() - rows.keys()))
+        self.rows = dict(rows)
         self.check()
 
     @rule()

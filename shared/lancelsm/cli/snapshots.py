@@ -130,19 +130,34 @@ def backup(
     _show_copied(session, "Backed up", copied)
 
 
-@command(commands, "restore", example="lancelsm restore s3://backups/orders-monday orders")
+@command(commands, "restore", example="lancelsm restore orders --at 2026-11-01T00:00:00Z")
 def restore(
     session: Session,
-    source: Annotated[str, typer.Argument(metavar="FROM", help="A backup: a path or a URL.")],
-    uri: Uri,
+    source: Annotated[str, typer.Argument(metavar="FROM", help="A backup, or with --at the table: a path or a URL.")],
+    uri: Annotated[str | None, typer.Argument(metavar="[TO]", help="The new table, made from the backup.")] = None,
+    at: Annotated[
+        str | None,
+        typer.Option("--at", metavar="NAME|VERSION|TIME", help="The state that the table gets again, in place."),
+    ] = None,
     registry: Annotated[
         str | None, typer.Option(metavar="KIND", help="sqlite, object or dynamodb:NAME, as for init.")
     ] = None,
 ) -> None:
-    """Create a new table from a backup, with new regions, and compare its rows with those of the backup.
+    """Create a new table from a backup, or give a table again the rows of a snapshot, a version or a time.
 
-    After a crash, the same command finishes the table. As JSON: {"table", "rows", "from"}.
+    From a backup (FROM TO): the new table has new regions, and its rows are compared with those of the backup. After a
+    crash, the same command finishes the table. As JSON: {"table", "rows", "from"}.
+
+    In place (FROM --at): the difference is written as upserts and deletes. What other writers write meanwhile stays.
+    After a crash, the same command continues. As JSON: {"table", "written", "deleted", "kept": rows of the difference
+    that were written since the rows were compared}.
     """
+    if (uri is None) == (at is None):
+        raise typer.BadParameter("give a new table for a backup, or --at for a table", param_hint="TO")
+    if at is not None:
+        _restore_in_place(session, source, at)
+        return
+    assert uri is not None
     from lancelsm.backup import restore as restore_table
 
     with session.working(f"Restoring {uri}"):
@@ -259,6 +274,19 @@ def drop(
     session.show(
         {"dropped": location, "deleted": deleted}, lambda: f"Dropped {location}: {counted(deleted, 'object')} deleted"
     )
+
+
+def _restore_in_place(session: Session, uri: str, at: str) -> None:
+    from dataclasses import asdict
+
+    from lancelsm.cli.text import counted
+    from lancelsm.history.at import at_of_text
+
+    table = session.open(uri)
+    with session.working(f"Restoring {uri} as of {at}"):
+        done = table.restore(at_of_text(at))
+    text = f"{counted(done.written, 'row')} written, {done.deleted} deleted, {done.kept} newer kept"
+    session.show({"table": table.uri, **asdict(done)}, lambda: f"Restored {table.uri} as of {at}: {text}")
 
 
 def _show(session: Session, verb: str, pin: Pin) -> None:

@@ -62,6 +62,10 @@ class RegionPin:
     def needs(self, generation: Generation) -> bool:
         return self.after < generation <= self.through
 
+    def with_later_log(self) -> RegionPin:
+        """Return the same needs, and every entry from the end of the state on."""
+        return replace(self, first_position=min(self.first_position, self.next_position))
+
     def to_record(self, *, nonce: Nonce) -> dict[str, Value]:
         """Encode as a record; `nonce` is that of the pin."""
         return {

@@ -35,12 +35,13 @@ _RENEWALS = 3  # per time to live
 _REMEDY = "create a new one with a longer time to live, and refresh it while you read, as Table.holding_snapshot does"
 
 
-def create_snapshot(handle: TableHandle, name: str, *, ttl_seconds: float | None) -> Pin:
+def create_snapshot(handle: TableHandle, name: str, *, ttl_seconds: float | None, keep_log: bool = False) -> Pin:
     """Create a snapshot of the table as it is now. It has all rows that were acknowledged before the call.
 
     Args:
         name: letters, digits, `-` and `_`.
         ttl_seconds: time to live from the confirmation on, unless the snapshot is renewed; None for no expiry.
+        keep_log: also keep every entry that the regions of the snapshot get later.
 
     Returns:
         The confirmed pin.
@@ -54,7 +55,7 @@ def create_snapshot(handle: TableHandle, name: str, *, ttl_seconds: float | None
     After a crash at any line the snapshot either exists, or can't be opened and its records expire.
     """
     check_not_at(name)
-    record_needs, undo = partial(_record_needs, handle), partial(undo_snapshot, handle)
+    record_needs, undo = partial(_record_needs, handle, keep_log), partial(undo_snapshot, handle)
     return pins.create_pin(
         handle.context, "snapshot", name, record_needs=record_needs, undo=undo, ttl_seconds=ttl_seconds
     )
@@ -295,10 +296,12 @@ def _pinned_region(region: Region, needs: RegionPin, base: BaseTable, *, of: int
         raise Corrupt(message, **region.where, position=needs.first_position) from gone
 
 
-def _record_needs(handle: TableHandle, pin: Pin) -> Pin | None:
+def _record_needs(handle: TableHandle, keep_log: bool, pin: Pin) -> Pin | None:
     """Record what the pin needs of the table now, and tag the base; None if that version was cleaned up meanwhile."""
     context = handle.context
     base, needs = state(handle)
+    if keep_log:  # guard: snapshot of a restore keeps the later log
+        needs = {region: one.with_later_log() for region, one in needs.items()}
     needed = pins.pin_regions(context, pin, needs)  # guard: needs are recorded before the floors are read
     try:
         tag_version(  # guard: version of a snapshot is tagged
@@ -339,7 +342,7 @@ def _needs(head: Head, manifest: Manifest, base: BaseTable) -> RegionPin:
     )
 
 
-def undo_snapshot(handle: TableHandle, pin: Pin) -> None:
+def undo_snapshot(handle: TableHandle, pin: PinIdentity) -> None:
     """Remove the records and the tag of a pin that is not confirmed; raises the same errors as `forget_snapshot`."""
     if pins.abandon(handle.context, pin):
         _remove_tag(handle, pin)

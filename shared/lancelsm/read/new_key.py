@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 from lancelsm.dataset.foreign_rows import described_keys
 from lancelsm.errors import Invalid
 from lancelsm.read import reader
+from lancelsm.read.difference import most_rows
 from lancelsm.read.view import View
 from lancelsm.record.key import key_column
 from lancelsm.record.rowsum import row_hashes
@@ -26,10 +27,7 @@ def check_new_key(view: View, primary_key: tuple[str, ...], *, uri: str) -> None
 
     Raises also the errors of `read.reader.scan`.
     """
-    most = view.base.rows + sum(
-        region.tail.num_rows + sum(one.rows or 0 for one in region.generations) for region in view.regions
-    )
-    passes = max(1, -(-most // KEYS_AT_ONCE))
+    passes = max(1, -(-most_rows(view) // KEYS_AT_ONCE))
     for number in range(passes):
         found = pa.concat_tables(_keys(view, primary_key, uri=uri, part=number, of=passes))
         _check_not_null(found, view, primary_key, uri=uri)

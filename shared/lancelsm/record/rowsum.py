@@ -96,6 +96,24 @@ def row_hashes(rows: pa.Table) -> Iterator[Any]:
         yield np.asarray(_hashes(arithmetic(part.num_rows), part, list(rows.schema))[0], np.uint64)
 
 
+def row_words(rows: pa.Table) -> Any:
+    """Return both words of the hash of each row, as a numpy array of uint64 with two columns.
+
+    Args:
+        rows: see `row_setsums`.
+
+    Raises: the same errors as `row_setsum`.
+    """
+    import numpy as np  # noqa: PLC0415 - a process that only appends never loads it
+
+    parts = [np.empty((0, 2), np.uint64)]
+    for start in range(0, rows.num_rows, _SLICE_ROWS):
+        part = rows.slice(start, _SLICE_ROWS)
+        hashes = _hashes(arithmetic(part.num_rows), part, list(rows.schema))
+        parts.append(np.stack([np.asarray(words, np.uint64) for words in hashes], axis=1))
+    return np.concatenate(parts)
+
+
 def _summed(
     rows: pa.Table | pa.RecordBatch, *, schema: pa.Schema, chosen: pa.BooleanArray | None
 ) -> tuple[Setsum, Setsum]:

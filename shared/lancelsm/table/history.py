@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Self
 from lancelsm.common.checked import checked
 from lancelsm.common.duration import time_to_live
 from lancelsm.errors import Invalid, error_context
+from lancelsm.history.at import At
 from lancelsm.history.changes import Changes, Start, check_start, first_position
 from lancelsm.history.cursor import drop_cursor, list_cursors, set_cursor
 from lancelsm.history.pin_records import Pin
@@ -23,6 +24,7 @@ from lancelsm.table.open_table import OpenTable
 
 if TYPE_CHECKING:  # it loads Lance
     from lancelsm.dataset.versions import BaseVersion
+    from lancelsm.history.restore import Restored
 
 
 class TableHistory(OpenTable):
@@ -45,6 +47,37 @@ class TableHistory(OpenTable):
             if limit < 1:
                 raise Invalid(f"the limit is {limit}", remedy="Give 1 or more", field="limit")
             return base_versions(uri=self.uri, newest=limit, storage_options=self._handle.storage_options)
+
+    @checked
+    def restore(self, at: At) -> Restored:
+        """Give the table the rows that it had at a snapshot, at a version or at a time, in place.
+
+        The rows as of now are compared with those of that state. The difference is appended as upserts and deletes, in
+        chunks, so readers see some of it first, and the change stream has all of it. What other writers write after
+        the comparison stays, also if the call is interrupted: within a day, the same call continues with the same
+        comparison. Call it again for a new one.
+
+        Both states are read as a whole, the present one twice. In memory are hashes of 16 million rows at a time, and
+        the keys that are written meanwhile.
+
+        Args:
+            at: see `Table.at`. A version lacks rows that were not merged yet at its commit: they are deleted.
+
+        Returns:
+            The number of rows written, keys deleted, and rows left since they were written after the comparison.
+
+        Raises:
+            Invalid: see `Table.at`. Or the table had other columns then, takes no rows, or was dropped. A later call
+                compares again.
+            Contended: other writers were faster until the retry budget was spent, the log was collected past the
+                comparison, or another call finished this restore. Call it again.
+            Fenced, Ambiguous, Unavailable, Corrupt: see `upsert`. Call it again to continue.
+        """
+        from lancelsm.history.restore import restore_in_place  # noqa: PLC0415 - Lance is slow
+
+        self._check_writable()
+        with error_context(table=self.uri):
+            return restore_in_place(self._handle, at, self._append)
 
     @checked
     def snapshot(self, name: str, ttl: str | float | None = None) -> Pin:

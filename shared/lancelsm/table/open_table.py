@@ -153,6 +153,7 @@ class OpenTable:
             weakref.finalize(table, hold.let_go).atexit = False  # at the end of the process it is closed
             return table
 
+    @checked
     def close(self) -> None:
         """Release the version that the table is open at; later reads raise `Invalid`. Else do nothing. Idempotent."""
         if self._hold is not None:
