@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -14,9 +15,10 @@ from lancelsm.objects import ObjectStore
 from lancelsm.record.normalize import deletes, upserts
 from lancelsm.record.schema import TOMBSTONE, TableSchema, declare_primary_key, numbered
 from lancelsm.region import config as configs
-from lancelsm.region.catalog import Region, regions
+from lancelsm.region.catalog import Region, SealedRegion, regions
 from lancelsm.region.config import Config
 from lancelsm.region.handle import Ports, TableHandle, add_table_to_catalog
+from lancelsm.region.resharding import begin_resharding, finish_resharding, read_resharding
 from lancelsm.registry import Registry
 from lancelsm.routing.route import route
 from lancelsm.routing.spec import RegionSpec, parse_regions
@@ -25,6 +27,7 @@ from lancelsm.stack.delivery.message import Message, dedup_id, encode, group_id,
 from lancelsm.stack.delivery.queue import Delivery, Outgoing
 from lancelsm.stack.delivery.send import SentPart, send
 from lancelsm.stack.delivery.table_cache import Inbox, Tables
+from lancelsm.wal.claim import create_region, seal
 from lancelsm.wal.entry import decode
 from tests.simulation.faults import FakeClock, FaultPlan, FaultyRegistry, FaultyStore, MemoryRegistry, MemoryStore
 from tests.simulation.fifo import FifoQueue
@@ -84,14 +87,32 @@ class Deployment:
         ports = Ports(store=store, registry=registry, clock=self.clock, ids=SeededIds(process), threads=1)
         return Tables(ROOT, ports=ports)
 
-    def change_region_spec(self) -> None:
-        """Change the region spec of the table. Containers that read its configuration from now on see other regions."""
-        spec = self.config.regions
-        assert spec is not None
-        changed = replace(self.config, regions=replace(spec, spec_id=spec.spec_id + 1))
-        found = self.store.get(configs.CONFIG)
+    def begin_reshard(self, buckets: int) -> RegionSpec:
+        """Reshard the table up to the seal of its regions, as `admin.reshard` does; it has no base to merge into."""
+        context = self.container("reshard", faulty=False).open(URI).context
+        number = self.handle.target().regions.number + 1
+        spec = parse_regions(f"bucket(id, {buckets})", schema=self.config.schema, number=number)
+        begin_resharding(context, spec)
+        for region in regions(context):
+            with suppress(SealedRegion):
+                create_region(
+                    context, spec_id=region.spec_id, values=region.values, owner=self.config.owner, resharding=True
+                )
+            seal(region)
+        return spec
+
+    def reshard(self, buckets: int) -> None:
+        """Reshard the table. Containers that read its configuration from now on see other regions."""
+        spec = self.begin_reshard(buckets)
+        context = self.container("reshard", faulty=False).open(URI).context
+        configs.change_regions(context.objects, spec, uri=URI, budget=context.budget())
+        found = read_resharding(context)
         assert found is not None
-        self.store.replace(configs.CONFIG, configs.encode(changed), expect=found.etag)
+        finish_resharding(context, found)
+
+    def resharded(self) -> None:
+        """Let the methods of this object use the newest region spec."""
+        self.handle = self.container("test again", faulty=False).open(URI)
 
     # Producers
 
@@ -180,7 +201,8 @@ class Deployment:
         return regions(self.handle.context)
 
     def region(self, key: int) -> Region:
-        (found,) = [region for region in self.regions() if region.values == self.values(key)]
+        spec_id, values = self.spec_id, self.values(key)
+        (found,) = [one for one in self.regions() if (one.spec_id, one.values) == (spec_id, values)]
         return found
 
     def entries(self, region: Region) -> list[list[tuple[int, int | None]]]:

@@ -13,8 +13,9 @@ import pytest
 
 from lancelsm.stack.delivery.apply import _RegionBatch
 from lancelsm.stack.delivery.message import encode, packed, unpacked
+from lancelsm.stack.delivery.newer_rows import NewerRows
 from lancelsm.stack.delivery.quarantine import read_dead_letter
-from lancelsm.stack.delivery.redrive import Openers, Verdict, _Attempt, redrive
+from lancelsm.stack.delivery.redrive import Openers, Verdict, redrive
 from tests.simulation.actors import QUIET, ROUGH
 from tests.simulation.deployment import Deployment
 from tests.simulation.environment import PASSING
@@ -159,7 +160,7 @@ def test_no_row_is_lost_or_duplicated_or_replaced_by_an_older_one_in_many_more_s
     ("of", "guard", "broken"),
     [
         (_RegionBatch, "_is_applied", lambda *_: False),
-        (_Attempt, "_newer_keys", lambda attempt, entry: attempt._keys.slice(0, 0)),
+        (NewerRows, "_newer_keys", lambda newer, entry: newer._keys.slice(0, 0)),
     ],
     ids=["applied messages are dropped", "newer rows win"],
 )

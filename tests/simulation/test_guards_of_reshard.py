@@ -15,7 +15,13 @@ from lancelsm.region.catalog import Region
 from lancelsm.wal.claim import add_to_catalog, create_region
 from lancelsm.wal.log_writer import open_log
 from tests.simulation.marks import without
-from tests.simulation.removal import with_and_without
+from tests.simulation.removal import anywhere, with_and_without
+from tests.unit.moved_scenarios import (
+    collected_log_behind_a_moved_message,
+    collected_log_of_a_new_region,
+    sender_with_an_old_configuration,
+    waiting_messages,
+)
 
 
 def _table(path: Path) -> lancelsm.Table:
@@ -115,6 +121,26 @@ test_scenarios_pass, test_scenarios_fail_without_a_guard = with_and_without(
             rows_of_a_writer_at_the_end,
         ),
         "a read follows a reshard": ([without("read follows a reshard")], read_of_a_table_that_is_held_open),
+        "moved messages are judged by their old region": (
+            [without("moved message is judged by its old region")],
+            anywhere(waiting_messages),
+        ),
+        "moved messages are applied once": (
+            [without("moved message is applied once")],
+            anywhere(collected_log_behind_a_moved_message),
+        ),
+        "lower messages are older": (
+            [without("lower message of the same producer is older", instead=False)],
+            anywhere(waiting_messages),
+        ),
+        "the log is kept": (
+            [without("log behind older rows is not collected")],
+            anywhere(collected_log_of_a_new_region),
+        ),
+        "a sender routes again": (
+            [without("sender routes again after a reshard", instead=True)],
+            anywhere(sender_with_an_old_configuration),
+        ),
         "the region spec never goes back": ([without("region spec never goes back")], reshard_that_stalled),
     },
     own=(

@@ -15,12 +15,13 @@ from lancelsm.errors import Ambiguous, Corrupt, Fenced, Invalid, Unavailable
 from lancelsm.record.normalize import upserts
 from lancelsm.record.schema import TableSchema
 from lancelsm.region import config as configs
+from lancelsm.region.catalog import SealedRegion
 from lancelsm.registry import SwapApplied as Swapped
 from lancelsm.routing.spec import RegionSpec, parse_regions
 from lancelsm.stack.delivery import apply as applying
 from lancelsm.stack.delivery import message, quarantine
 from lancelsm.stack.delivery.apply import apply
-from lancelsm.stack.delivery.message import packed, unpacked
+from lancelsm.stack.delivery.message import packed
 from lancelsm.stack.delivery.quarantine import read_dead_letter
 from lancelsm.wal.claim import claim, seal
 from tests.simulation.deployment import TABLE, URI, Deployment
@@ -250,27 +251,6 @@ def test_a_message_for_a_table_outside_the_root_waits(table):
     assert (deployment.log(), deployment.dead_letters.bodies, len(deployment.queue.held)) == ({}, [], 1)
 
 
-def test_a_dead_letter_of_an_earlier_region_spec_names_its_region_and_position():
-    # Given two messages in flight, the first one applied, when the region spec of the table changes
-    deployment = Deployment(buckets=1)
-    deployment.send([(7, 1)], sequence=1)
-    deployment.send([(7, 2), (8, 2)], sequence=2)
-    deployment.apply(deployment.queue.receive(1))
-    region = deployment.region(7)
-    deployment.change_region_spec()
-    deployment.clock.sleep(61)
-
-    outcomes = deployment.deliver(tables=deployment.container("new", faulty=False))
-
-    # Then the first is done, and the dead letter of the second names its region and position
-    assert [type(outcome.rejection) for outcome in outcomes] == [type(None), Invalid]
-    (dead_letter,) = [read_dead_letter(body) for body in deployment.dead_letters.bodies]
-    assert (dead_letter.message.region, dead_letter.position, dead_letter.whole) == (region.id, 2, True)
-    assert dead_letter.entry_setsum == region.head().entry_setsum
-    assert unpacked(dead_letter.message.rows).column("id").to_pylist() == [7, 8]
-    assert deployment.queue.held == []
-
-
 def test_a_message_in_the_group_of_another_region_is_dead_lettered():
     deployment = Deployment()
     one, other = keys_of_two_regions(deployment)
@@ -327,7 +307,7 @@ def test_messages_for_a_sealed_region_are_dead_lettered_unless_already_applied()
 
     outcomes = deployment.deliver()
 
-    assert [type(outcome.rejection) for outcome in outcomes] == [type(None), Invalid, Invalid]
+    assert [type(outcome.rejection) for outcome in outcomes] == [type(None), SealedRegion, SealedRegion]
     assert deployment.log() == {7: [1]}
     assert [read_dead_letter(body).position for body in deployment.dead_letters.bodies] == [2, 2]
 

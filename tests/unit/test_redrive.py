@@ -276,10 +276,10 @@ def test_dead_letters_of_a_sealed_region_stay():
 
 def test_dead_letters_of_an_earlier_region_spec_stay_and_name_their_region():
     deployment = Deployment(buckets=1)
-    deployment.send([(7, 1)], sequence=1)
-    write(deployment, 1, 0)
-    region = deployment.region(1)
-    deployment.change_region_spec()
+    add_dead_letter(deployment, (7, None))
+    region = deployment.region(7)
+    make_valid(deployment)
+    deployment.reshard(3)
     deployment.deliver(tables=deployment.container("new", faulty=False))
 
     (done,) = redrive_after_a_minute(deployment)

@@ -21,10 +21,12 @@ from lancelsm.common.committed import CommittedEntry
 from lancelsm.common.layout import region_id
 from lancelsm.errors import Invalid, LsmError, Unavailable
 from lancelsm.record.schema import conform
-from lancelsm.region.catalog import OnlyEvents, Region, regions
+from lancelsm.region.catalog import OnlyEvents, Region, SealedRegion
 from lancelsm.region.handle import TableHandle
-from lancelsm.region.head import Head, RegionState
+from lancelsm.region.head import Head
+from lancelsm.region.resharding import newer_target
 from lancelsm.stack.delivery.message import Message, decode, group_id, unpacked
+from lancelsm.stack.delivery.moved import EMPTY, append_moved, old_region
 from lancelsm.stack.delivery.quarantine import quarantine, quarantine_rows
 from lancelsm.stack.delivery.queue import Delivery, Queue, pause
 from lancelsm.stack.delivery.stopped import record_recovered, record_stopped
@@ -32,6 +34,7 @@ from lancelsm.stack.delivery.table_cache import Inbox, Tables
 from lancelsm.stack.delivery.validation import RejectedRows, partition_valid
 from lancelsm.wal.entry import Draft, draft
 from lancelsm.wal.region_writer import RegionWriter, find_or_create_region
+from lancelsm.wal.replay import LogEnd
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,7 +96,7 @@ class _Job:
     handle: TableHandle
     rows: pa.Table
     rejected: RejectedRows | None
-    earlier: Region | None = None  # the message's region, if it belongs to an earlier region spec of the table
+    old: Region | None = None  # the message's region, if it belongs to an earlier region spec of the table
     quarantined: LsmError | None = None  # why some of its rows are already on the dead-letter queue
 
 
@@ -202,46 +205,62 @@ def _decode_job(delivery: Delivery, ports: BatchPorts) -> _Job:
     except Invalid as error:
         raise _Rejected(error) from error
     valid, rejected = _partition_valid(rows, message, handle)
-    if rejected is not None:  # the cached configuration may be old
+    if rejected is not None or not _is_current(message, handle):  # the cached configuration may be old
         handle = ports.tables.find(message.table, fresh=True) or handle
         valid, rejected = _partition_valid(rows, message, handle)
-    target = handle.target()
-    region = region_id(table=handle.config.table, spec_id=target.regions.spec_id, values=message.values)
-    earlier = None if region == message.region else _earlier_region(message, handle)
+    old = None
+    if not _is_current(message, handle) and (old := old_region(message, handle)) is not None:
+        valid, rejected = _partition_valid(rows, message, handle, number=old.number)
     # Sequences order messages only within one group, so a message must be in the group of its region.
-    if group_id(handle.config.table, message.region) != delivery.group or (region != message.region and not earlier):
+    in_its_group = group_id(handle.config.table, message.region) == delivery.group
+    if not in_its_group or (old is None and not _is_current(message, handle)):
         raise _Rejected(Invalid("the message's region does not match its values and group", table=message.table))
-    if earlier is not None:
-        gone = Invalid("the rows are for a region of an earlier region spec of the table", **earlier.where)
-        valid, rejected = target.schema.stored.empty_table(), RejectedRows(rows=rows, error=gone)
-    return _Job(delivery=delivery, message=message, handle=handle, rows=valid, rejected=rejected, earlier=earlier)
+    return _Job(delivery=delivery, message=message, handle=handle, rows=valid, rejected=rejected, old=old)
 
 
-def _earlier_region(message: Message, handle: TableHandle) -> Region | None:
-    """Return the message's region if it belongs to an earlier region spec of the table; None if it never existed."""
-    return next(
-        (
-            region
-            for region in regions(handle.context)
-            if (region.id, region.values) == (message.region, message.values) and region.find_head() is not None
-        ),
-        None,
-    )
+def _is_current(message: Message, handle: TableHandle) -> bool:
+    """Return whether the region of a message is one of the region spec of the table."""
+    spec_id = handle.target().regions.spec_id
+    return region_id(table=handle.config.table, spec_id=spec_id, values=message.values) == message.region
 
 
-def _partition_valid(rows: pa.Table, message: Message, handle: TableHandle) -> tuple[pa.Table, RejectedRows | None]:
-    return partition_valid(rows, target=handle.target(), values=message.values)
+def _judged_by(handle: TableHandle, job: _Job) -> _Job:
+    """Return the job for a table that may have got another region spec since the message was checked.
+
+    Raises:
+        Unavailable: this can't be decided now.
+    """
+    if job.old is not None or _is_current(job.message, handle):
+        return job
+    old = old_region(job.message, handle)
+    if old is None:
+        raise Unavailable("the configuration changed while the messages were read", table=job.message.table)
+    return replace(job, handle=handle, old=old)
+
+
+def _partition_valid(
+    rows: pa.Table, message: Message, handle: TableHandle, *, number: int | None = None
+) -> tuple[pa.Table, RejectedRows | None]:
+    """Split the rows of a message into those that fit and the others.
+
+    Args:
+        number: of the region spec of the message's region; that of the table by default.
+    """
+    target = handle.target()
+    spec = target.regions if number is None else handle.config.regions_of(number)
+    return partition_valid(rows, target=replace(target, regions=spec or target.regions), values=message.values)
 
 
 class _RegionBatch:
     """The messages of one region, in order."""
 
     def __init__(self, jobs: list[_Job], ports: BatchPorts, deadline: float) -> None:
-        self._jobs = jobs
+        newest = jobs[-1].handle  # the last job has the newest configuration that was read
+        self._jobs = [_judged_by(newest, job) for job in jobs]
         self._last = jobs[-1]
         self._ports = ports
         self._deadline = deadline
-        self._target = jobs[-1].handle.target()  # the last job has the newest configuration that was read
+        self._target = newest.target()
         self.outcomes: list[MessageResult] = []
         self.entries: list[AppliedEntry] = []
 
@@ -266,12 +285,53 @@ class _RegionBatch:
         if seconds_left <= 0:
             raise _out_of_time(context.uri)
         job = self._jobs[0]
-        region = job.earlier or find_or_create_region(self._target, job.message.values)[0]
-        region = replace(region, context=replace(context, budget_seconds=min(seconds_left, context.budget_seconds)))
+        context = replace(context, budget_seconds=min(seconds_left, context.budget_seconds))
+        try:
+            region = job.old or find_or_create_region(self._target, job.message.values)[0]
+        except SealedRegion as sealed:
+            self._route_again(sealed)
+            return
+        region = replace(region, context=context)
         if job.rejected is not None:
             self._quarantine_rejected(region, job.rejected)
+        elif job.old is not None:
+            self._move(region)
         else:
             self._append(region)
+
+    def _route_again(self, sealed: SealedRegion) -> None:
+        """Let the messages of a sealed region go to the new regions of their keys.
+
+        Raises:
+            Contended: the table is being resharded: the messages wait.
+            SealedRegion: the table was not resharded: `sealed`.
+        """
+        job = self._jobs[0]
+        context = replace(self._target.context, budget_seconds=0.0)
+        newer_target(replace(self._target, context=context), sealed)
+        handle = self._ports.tables.find(job.message.table, fresh=True)
+        old = None if handle is None else old_region(job.message, handle)
+        if handle is None or old is None:
+            raise sealed
+        self._target = handle.target()
+        self._jobs = [replace(one, handle=handle, old=old) for one in self._jobs]
+
+    def _move(self, old: Region) -> None:
+        """Append the rows of one message to the new regions of their keys, unless its old region has applied it."""
+        job, head = self._jobs[0], old.find_head()
+        if head is not None and self._is_applied(job, head):  # guard: moved message is judged by its old region
+            self._settle(1, repeated=1)
+            return
+        sequence, target = job.delivery.sequence, replace(self._target, context=old.context)
+        rows = self._conformed(job.rows)
+        for done in append_moved(rows, old=old, target=target, source=self._ports.source, sequence=sequence):
+            if isinstance(done, CommittedEntry):
+                requests = (job.message.request,) if job.message.request else ()
+                self.entries.append(AppliedEntry(table=target.context.uri, entry=done, requests=requests))
+            else:
+                self._quarantine(job, done.rows, done.error, head or EMPTY, whole=False)
+                self._jobs[0] = replace(self._jobs[0], quarantined=done.error)
+        self._settle(1)
 
     def _quarantine_rejected(self, region: Region, rejected: RejectedRows) -> None:
         """Quarantine rejected rows before the other rows of the message are appended.
@@ -279,8 +339,8 @@ class _RegionBatch:
         After the entry is committed, a repeated delivery of the message is dropped as a whole.
         """
         job = self._jobs[0]
-        head = region.head()
-        if self._is_applied(job, head):  # another container applied it and quarantined its rejected rows
+        head = region.find_head() or EMPTY  # a region of an earlier spec may have none
+        if isinstance(head, Head) and self._is_applied(job, head):  # another container quarantined its rejected rows
             self._settle(1, repeated=1)
             return
         self._quarantine(job, rejected.rows, rejected.error, head, whole=not job.rows.num_rows)
@@ -306,19 +366,27 @@ class _RegionBatch:
         writer = RegionWriter(region, self._target, owner=self._target.owner, previous_owners=(), depth=1)
         try:
             entry = writer.append_after(next_draft)
-        except Invalid as error:
-            head = region.head()
-            if head.status is not RegionState.SEALED and not isinstance(error, OnlyEvents):
-                raise  # the rows are not the cause, but e.g. a head of a newer release or a store that denies access
-            if not self._is_applied(batch[0], head):
-                self._quarantine(batch[0], batch[0].rows, error, head, whole=True)
-                self._jobs[0] = replace(batch[0], quarantined=error)
-            self._settle(1)
+        except SealedRegion as sealed:
+            try:
+                self._route_again(sealed)
+            except SealedRegion as error:
+                self._quarantine_whole(region, error)
+            return
+        except OnlyEvents as error:
+            self._quarantine_whole(region, error)
             return
         if entry is not None:
             requests = tuple(dict.fromkeys(job.message.request for job in new if job.message.request))
             self.entries.append(AppliedEntry(table=self._target.context.uri, entry=entry, requests=requests))
         self._settle(len(batch), repeated=len(batch) - len(new))
+
+    def _quarantine_whole(self, region: Region, error: Invalid) -> None:
+        """Settle the first message of a region that takes no such rows, or was sealed by hand."""
+        job, head = self._jobs[0], region.head()
+        if not self._is_applied(job, head):
+            self._quarantine(job, job.rows, error, head, whole=True)
+            self._jobs[0] = replace(job, quarantined=error)
+        self._settle(1)
 
     def _conformed(self, rows: pa.Table) -> pa.Table:
         """Return rows in the newest stored form. They have the form that was current when they were checked."""
@@ -339,7 +407,7 @@ class _RegionBatch:
     def _is_applied(self, job: _Job, head: Head) -> bool:
         return job.delivery.sequence <= head.applied(self._ports.source)
 
-    def _quarantine(self, job: _Job, rows: pa.Table, error: LsmError, head: Head, *, whole: bool) -> None:
+    def _quarantine(self, job: _Job, rows: pa.Table, error: LsmError, head: LogEnd, *, whole: bool) -> None:
         quarantine_rows(
             rows,
             job.message,

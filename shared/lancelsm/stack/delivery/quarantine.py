@@ -25,7 +25,6 @@ from lancelsm.common.json_text import parse_json
 from lancelsm.common.layout import Nonce, Position
 from lancelsm.common.setsum import Setsum
 from lancelsm.errors import Invalid, LsmError
-from lancelsm.region.head import Head
 from lancelsm.stack.delivery.message import (
     BYTES_MAX,
     SPARE,
@@ -39,6 +38,7 @@ from lancelsm.stack.delivery.message import (
 )
 from lancelsm.stack.delivery.queue import Delivery, Outgoing, Queue
 from lancelsm.stack.delivery.table_cache import Inbox
+from lancelsm.wal.replay import LogEnd
 
 FORMAT = 2
 
@@ -76,7 +76,7 @@ def quarantine_rows(
     delivery: Delivery,
     error: LsmError,
     *,
-    head: Head,
+    head: LogEnd,
     whole: bool,
     nonce: Nonce,
     source: str,

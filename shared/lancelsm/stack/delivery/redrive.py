@@ -14,21 +14,18 @@ from enum import StrEnum
 from functools import partial
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from lancelsm.common.layout import Position, wal_entry
-from lancelsm.errors import Corrupt, Invalid, LsmError, Unavailable
+from lancelsm.errors import Invalid, LsmError, Unavailable
 from lancelsm.objects import ObjectStore
-from lancelsm.record.key import key_column
-from lancelsm.record.schema import conform
 from lancelsm.region.catalog import Region, check_writable
 from lancelsm.region.handle import TableHandle, WriteTarget
 from lancelsm.region.head import Head
 from lancelsm.stack.delivery.message import unpacked
+from lancelsm.stack.delivery.newer_rows import NewerRows
 from lancelsm.stack.delivery.quarantine import DeadLetter, describe_dead_letter, read_dead_letter
 from lancelsm.stack.delivery.queue import Delivery, Queue
 from lancelsm.stack.delivery.validation import partition_valid
-from lancelsm.wal.entry import Draft, Entry, decode, draft
+from lancelsm.wal.entry import Draft, draft
 from lancelsm.wal.region_writer import RegionWriter
 
 
@@ -150,10 +147,15 @@ class _Attempt:
         self._dead_letter = dead_letter
         self._target = target
         self._rows = rows
-        self._keys = key_column(rows, target.schema.primary_key)
-        self._newer = pa.repeat(False, rows.num_rows)
-        self._next = dead_letter.position
-        self._sum = dead_letter.entry_setsum
+        self._newer = NewerRows(
+            region,
+            target.schema,
+            rows,
+            producer=dead_letter.queue,
+            sequence=dead_letter.sequence,
+            position=dead_letter.position,
+            entry_setsum=dead_letter.entry_setsum,
+        )
 
     @property
     def row_count(self) -> int:
@@ -184,52 +186,7 @@ class _Attempt:
 
     def _rows_to_append(self, head: Head) -> pa.Table:
         """Return the rows whose keys have no newer row in the log, as of this head."""
-        entries_sum = self._sum
-        newer = self._newer
-        if head.first_position > self._dead_letter.position:
-            raise _collected(head)
+        left = self._newer.rows_to_append(head)
         if not self._dead_letter.whole and self._dead_letter.sequence > head.applied(self._dead_letter.queue):
             raise Unavailable("other rows of its message are not applied yet")
-        for number in range(self._next, head.next_position):
-            entry = self._entry(Position(number))
-            if entry is not None:
-                newer = pc.or_(newer, pc.is_in(self._keys, value_set=self._newer_keys(entry)))
-                entries_sum = entries_sum + entry.summary.entry_setsum
-        if entries_sum != head.entry_setsum:
-            fresh = self._region.head()
-            raise _collected(fresh) if fresh.first_position > self._dead_letter.position else self._corrupt()
-        self._next, self._sum, self._newer = head.next_position, entries_sum, newer
-        return self._rows.filter(pc.invert(newer))
-
-    def _entry(self, position: Position) -> Entry | None:
-        """Return the entry at a position if it can be read. The sum shows later whether an entry is missing."""
-        key = wal_entry(self._region.id, position)
-        found = self._region.context.objects.get(key)
-        try:
-            return None if found is None else decode(found.body, position=position, key=key)
-        except Corrupt:
-            return None
-
-    def _newer_keys(self, entry: Entry) -> pa.Array:
-        """Return the keys of an entry if the entry is newer than the dead letter."""
-        older = (
-            int(entry.summary.applied_sequences.get(self._dead_letter.queue, self._dead_letter.sequence))
-            < self._dead_letter.sequence
-        )
-        if entry.fence or older:
-            return self._keys.slice(0, 0)
-        schema = self._target.schema
-        return key_column(conform(entry.table(), schema), schema.primary_key)
-
-    def _corrupt(self) -> Corrupt:
-        return Corrupt(
-            f"the entries from position {self._dead_letter.position} on don't add up to what was committed",
-            **self._region.where,
-        )
-
-
-def _collected(head: Head) -> Invalid:
-    return Invalid(
-        f"the log is collected below {head.first_position}, so newer rows can't be ruled out",
-        remedy="Compare its rows with the table, then write them again or delete the dead letter",
-    )
+        return left

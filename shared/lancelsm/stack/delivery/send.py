@@ -8,7 +8,7 @@ is sent again alone. Requests of one producer stay in order if it waits for each
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import pyarrow as pa
@@ -16,8 +16,9 @@ import pyarrow as pa
 from lancelsm.common.clock import Budget
 from lancelsm.common.layout import RegionId, region_id
 from lancelsm.errors import Invalid, LsmError, Unavailable, error_context
-from lancelsm.region.catalog import check_not_stopped, check_takes_plain_writes, check_writable
+from lancelsm.region.catalog import SealedRegion, check_not_stopped, check_takes_plain_writes, check_writable
 from lancelsm.region.handle import TableHandle, WriteTarget
+from lancelsm.region.resharding import newer_target
 from lancelsm.routing.route import Routed, route
 from lancelsm.stack.delivery.message import BYTES_MAX, Message, dedup_id, encode, fits, group_id, split
 from lancelsm.stack.delivery.queue import BATCH, Outgoing, Queue, Sent
@@ -68,7 +69,8 @@ def send(
         The messages, once the queue has all of them. Readers do not see the rows yet.
 
     Raises:
-        Invalid: a region is sealed, or a single row is too big for a message. Nothing was sent.
+        Invalid: a region was sealed by hand, or a single row is too big for a message. Nothing was sent.
+        Contended: the table is being resharded. Nothing was sent.
         Unavailable: a region has too many unmerged generations, or its messages have failed for 10 minutes (then
             nothing was sent); or the queue or a store failed. `rows_sent` is the
             number of rows on the queue; if it is missing, there are none.
@@ -76,12 +78,7 @@ def send(
     A crash at any line leaves some of the messages sent. The same request again sends the rest.
     """
     with error_context(table=handle.context.uri):
-        target = handle.target()
-        routed = route(rows, target.regions)
-        for refusal in target.context.each(partial(_refusal, target), routed):
-            if refusal is not None:
-                refusal.remedy = f"{refusal.remedy}. Nothing was sent"
-                raise refusal
+        target, routed = _routed(rows, handle.target(), seconds=seconds)
         parts = [
             part
             for one in routed
@@ -89,6 +86,28 @@ def send(
         ]
         budget = Budget(clock=target.context.clock, ids=target.context.ids, seconds=min(seconds, _SECONDS_MAX))
         return _send(parts, queue=queue, budget=budget)
+
+
+def _routed(rows: pa.Table, target: WriteTarget, *, seconds: float) -> tuple[WriteTarget, list[Routed]]:
+    """Split rows by region, under the newest region spec if a region is sealed. Wait for a reshard that is running.
+
+    Raises: why a region takes no rows now.
+    """
+    context = target.context
+    target = replace(target, context=replace(context, budget_seconds=min(seconds, context.budget_seconds)))
+    try:
+        while True:
+            routed = route(rows, target.regions)
+            refusals = target.context.each(partial(_refusal, target), routed)
+            refusal = next((one for one in refusals if one is not None), None)
+            if refusal is None:
+                return target, routed
+            if not isinstance(refusal, SealedRegion):  # guard: sender routes again after a reshard
+                raise refusal
+            target = newer_target(target, refusal)
+    except LsmError as error:
+        error.remedy = f"{error.remedy}. Nothing was sent"
+        raise
 
 
 def _refusal(target: WriteTarget, part: Routed) -> LsmError | None:
