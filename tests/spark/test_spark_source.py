@@ -18,7 +18,7 @@ import pytest
 import lancelsm
 from lancelsm.compaction.spark import Spark
 from lancelsm.errors import Invalid
-from lancelsm.spark import WrittenRows, merge, write
+from lancelsm.spark import WrittenRows, merge, read, write
 from tests.unit.tables import NEWEST, by_key, three_levels
 
 if TYPE_CHECKING:
@@ -61,6 +61,17 @@ def test_a_query_reads_each_level_once(tmp_path: Path, session: SparkSession) ->
     assert frame.count() == len(NEWEST)
     chosen = session.read.format("lancelsm").options(columns="v", where="id = 0").load(table.uri)
     assert [row.asDict() for row in chosen.collect()] == [{"v": 2}]
+
+
+def test_a_frame_reads_the_view_of_its_call_on_spark_3_5_too(tmp_path: Path, session: SparkSession) -> None:
+    table = three_levels(tmp_path / "table")
+
+    frame = read(session, table.uri, columns=["v", "id"], where="v > 0")
+    table.upsert([{"id": 0, "v": 9}])
+
+    assert sorted(map(tuple, frame.collect())) == sorted((v, key) for key, v in NEWEST.items())
+    assert frame.rdd.getNumPartitions() == 3  # the base, and two regions
+    assert read(session, table.uri, where="v = 9").count() == 1
 
 
 @needs_data_sources

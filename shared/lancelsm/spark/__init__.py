@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from lancelsm.errors import Invalid
+from lancelsm.spark.read_frame import read
 from lancelsm.spark.session_merge import merge
 from lancelsm.spark.stream_write import write_stream
 from lancelsm.spark.write_frame import WrittenRows, write
@@ -18,7 +19,7 @@ from lancelsm.spark.write_frame import WrittenRows, write
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["WrittenRows", "merge", "register", "write", "write_stream"]
+__all__ = ["WrittenRows", "merge", "read", "register", "write", "write_stream"]
 
 
 def register(spark: SparkSession) -> None:
@@ -28,7 +29,9 @@ def register(spark: SparkSession) -> None:
         Invalid: this release of Spark has no data sources in Python.
     """
     if not hasattr(spark, "dataSource"):
-        raise Invalid("Spark 3.5 has no data sources in Python", remedy="Use PySpark 4.0 or later")
+        raise Invalid(
+            "Spark 3.5 has no data sources in Python", remedy="Use PySpark 4.0 or later, or lancelsm.spark.read"
+        )
     from pyspark_lancelsm import DefaultSource  # noqa: PLC0415 - it needs pyspark
 
     spark.dataSource.register(DefaultSource)

@@ -61,6 +61,9 @@ class ReadRequest:
         where: a condition, see `Table.scan`.
         at: the name of a snapshot.
         ttl_seconds: the time to live of the snapshot that is made for the query.
+
+    Raises:
+        Invalid: the time to live is 0.
     """
 
     uri: str
@@ -68,6 +71,10 @@ class ReadRequest:
     where: str | None = None
     at: str | None = None
     ttl_seconds: float = 900.0
+
+    def __post_init__(self) -> None:
+        if self.ttl_seconds <= 0:
+            raise Invalid("the time to live is 0", remedy="Give seconds, or text such as 15m or 1h", field="ttl")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -45,8 +45,6 @@ def read_request(options: Mapping[str, str]) -> ReadRequest:
         raise Invalid("the read names no table", remedy="Give its location: load(uri)", field="path")
     columns = given.get("columns")
     ttl = seconds_of(given["ttl"], field="ttl") if "ttl" in given else ReadRequest(uri=uri).ttl_seconds
-    if ttl <= 0:
-        raise Invalid("the time to live is 0", remedy="Give seconds, or text such as 15m or 1h", field="ttl")
     return ReadRequest(
         uri=uri,
         columns=None if columns is None else tuple(one.strip() for one in columns.split(",")),
