@@ -90,6 +90,8 @@ def test_rows_are_changed_and_deleted_by_events(tmp_path: Path) -> None:
     table = created(tmp_path)
     table.upsert([event(1, 1), event(2, 1)])
     table.apply_changes([event(1, 5)], sequence_by="v")
+    with pytest.raises(Invalid, match=r"empties the source table.*table\.apply_changes\(table\.scan\(\)"):
+        table.apply_changes([{"op": "t", "before": None, "after": None}], format="debezium")
     assert table.apply_changes(table.scan().to_arrow(), apply_as_deletes="true") == Applied(deleted=2)
     assert table.apply_changes([LOW]) == Applied(late=1)
     assert table.count() == 0
