@@ -24,7 +24,7 @@ from lancelsm.cli import (
     sql,
     tables,
 )
-from lancelsm.cli.session import OutputOption, ProfileOption, StorageOptions, remember
+from lancelsm.cli.session import OutputOption, ProfileOption, StorageOptions, VerboseOption, remember
 
 app = typer.Typer(
     help="A log-structured merge tree in front of Lance tables: durable upserts in, consistent reads out.",
@@ -50,11 +50,12 @@ def _options(
     output: OutputOption = None,
     storage_option: StorageOptions = None,
     profile: ProfileOption = None,
+    verbose: VerboseOption = False,
     _version: Annotated[
         bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
     ] = False,
 ) -> None:
-    remember(context, output, storage_option, profile)
+    remember(context, output, storage_option, profile, verbose)
 
 
 for module in (

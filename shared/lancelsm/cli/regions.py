@@ -144,6 +144,7 @@ def adopt(
             owner=owner,
             on_conflict="theirs" if theirs else "ours" if ours else "refuse",
             storage_options=session.storage_options,
+            ports=session.ports,
         )
     if regions is not None and (known or handle.config.regions is None):
         handle = set_regions(handle, regions)

@@ -14,7 +14,9 @@ from lancelsm.cli.session import Session, command, names, pairs
 from lancelsm.errors import error_context
 
 if TYPE_CHECKING:
-    from pyarrow import Table
+    from collections.abc import Iterator
+
+    from pyarrow import RecordBatch, Table
 
     from lancelsm.common.committed import Committed
 
@@ -100,7 +102,10 @@ def update(
         if name.strip() in texts:
             raise typer.BadParameter(f"column {name.strip()!r} is set twice", param_hint="--set")
         texts[name.strip()] = text.strip()
-    _show_committed(session, "Updated", session.open(uri).update(where=where, set=texts))
+    table = session.open(uri)
+    with session.working("Updating"):
+        done = table.update(where=where, set=texts)
+    _show_committed(session, "Updated", done)
 
 
 @command(commands, "delete", example="""lancelsm delete orders --where "state = 'void'\"""")
@@ -122,7 +127,10 @@ def delete(
     if [keys, key, where].count(None) != 2:
         raise typer.BadParameter("give one of --keys, --key and --where")
     if where is not None:
-        _show_committed(session, "Deleted", session.open(uri).delete(where=where))
+        table = session.open(uri)
+        with session.working("Deleting"):
+            done = table.delete(where=where)
+        _show_committed(session, "Deleted", done)
         return
     without_numpy()
     from lancelsm.cli.input import deletes_of, feed, key_row
@@ -196,8 +204,14 @@ def scan(  # noqa: PLR0917 - one for each option
         whole = session if session.json else replace(session, output=Output.CSV)
         show_rows(whole, rows, capped=False)
         return
-    with session.working(f"Writing {to}"):
-        written = write_file(to, rows.schema, rows)
+    with session.working(f"Writing {to}") as advance:
+
+        def batches() -> Iterator[RecordBatch]:
+            for batch in rows:
+                yield batch
+                advance(batch.num_rows)
+
+        written = write_file(to, rows.schema, batches())
     session.show({"file": to, "rows": written}, lambda: f"Wrote {counted(written, 'row')} to {to}")
 
 

@@ -46,7 +46,9 @@ def scrub(
     from lancelsm.stack import documents
 
     with session.working("Reading"):
-        report = scrub_location(uri, region=region, at=at, limit=limit, storage_options=session.storage_options)
+        report = scrub_location(
+            uri, region=region, at=at, limit=limit, storage_options=session.storage_options, ports=session.ports
+        )
     session.show(documents.scrubbed(report), lambda: _text(report))
     if not report.ok:
         raise typer.Exit(Corrupt.exit_code)

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
     from lancelsm.read.explain import Explanation
-    from lancelsm.region.handle import TableHandle
+    from lancelsm.region.handle import Ports, TableHandle
     from lancelsm.table import Table
     from lancelsm.wal.log_writer import LogWriter
 
@@ -38,19 +39,35 @@ ProfileOption = Annotated[
     str | None,
     typer.Option("--profile", metavar="NAME", help="Values of the configuration file; also LANCELSM_PROFILE."),
 ]
+VerboseOption = Annotated[
+    bool,
+    typer.Option("--verbose", "-v", help="Log each request to the store and the registry on stderr."),
+]
 StorageOptions = Annotated[
     list[str] | None,
     typer.Option("--storage-option", metavar="KEY=VALUE", help="An object store option of Lance; repeatable."),
 ]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Session:
     """One run of one command."""
 
     output: Output
     storage_options: Mapping[str, str] | None
     settings: Mapping[str, object] | None = None
+    is_verbose: bool = False
+
+    @cached_property
+    def ports(self) -> Ports:
+        """How tables are opened: with `--verbose`, their requests are logged."""
+        if self.is_verbose:
+            from lancelsm.cli.request_log import logged_ports
+
+            return logged_ports(as_json=self.json)
+        from lancelsm.region.handle import Ports
+
+        return Ports()
 
     @property
     def json(self) -> bool:
@@ -62,19 +79,21 @@ class Session:
         from lancelsm.history.at import at_of_text
 
         chosen = None if at is None else at_of_text(at)
-        return lancelsm.open(uri, at=chosen, settings=self.settings, storage_options=self.storage_options)
+        return lancelsm.open(
+            uri, at=chosen, settings=self.settings, storage_options=self.storage_options, ports=self.ports
+        )
 
     def log(self, uri: str) -> LogWriter:
         """Open a table for writing only. Raises the same errors as `open_log`."""
         from lancelsm.wal.log_writer import open_log
 
-        return open_log(uri, settings=self.settings, storage_options=self.storage_options)
+        return open_log(uri, settings=self.settings, storage_options=self.storage_options, ports=self.ports)
 
     def handle(self, uri: str) -> TableHandle:
         """Open a table's handle, for commands that read or write no rows. Raises the same errors as `lancelsm.open`."""
         from lancelsm.region.handle import open_table
 
-        return open_table(uri, settings=self.settings, storage_options=self.storage_options)
+        return open_table(uri, settings=self.settings, storage_options=self.storage_options, ports=self.ports)
 
     def show(self, document: object, text: Callable[[], RenderableType | str]) -> None:
         """Print a result: the document as JSON or CSV, or else the result of `text`."""
@@ -97,13 +116,24 @@ class Session:
         self.show(asdict(explanation), lambda: str(explanation))
 
     @contextmanager
-    def working(self, activity: str) -> Iterator[None]:
-        """Show on a terminal that a step is running."""
+    def working(self, activity: str) -> Iterator[Callable[[int], object]]:
+        """Show on a terminal that a step is running, and for how long. Yield a function that counts rows as done."""
         if not sys.stderr.isatty():
-            yield
+            yield lambda _done: None
             return
-        with console(sys.stderr).status(activity):
-            yield
+        from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+        columns = (SpinnerColumn(), TextColumn(activity), TextColumn("{task.fields[rows]}"), TimeElapsedColumn())
+        with Progress(*columns, console=console(sys.stderr), transient=True) as shown:
+            task = shown.add_task("", total=None, rows="")
+            total = 0
+
+            def advance(done: int) -> None:
+                nonlocal total
+                total += done
+                shown.update(task, rows=f"{total:,} rows")
+
+            yield advance
 
 
 def console(stream: Any = None) -> Console:
@@ -135,12 +165,15 @@ def remember(
     output: OutputOption = None,
     storage_option: StorageOptions = None,
     profile: ProfileOption = None,
+    verbose: VerboseOption = False,
 ) -> None:
     """Store the shared options, which may also stand before the command's name."""
     if output is not None:
         context.meta["output"] = output
     if profile is not None:
         context.meta["profile"] = profile
+    if verbose:
+        context.meta["verbose"] = True
     context.meta["storage_option"] = [*context.meta.get("storage_option", []), *(storage_option or [])]
 
 
@@ -152,6 +185,7 @@ def _session(options: Mapping[str, Any]) -> Session:
         output=options.get("output") or profile.output,
         storage_options=stores or None,
         settings=profile.settings or None,
+        is_verbose=options.get("verbose", False),
     )
 
 
@@ -164,7 +198,7 @@ def command(app: typer.Typer, name: str, *, example: str) -> Callable[[Callable[
     def register(function: Callable[..., None]) -> Callable[..., None]:
         def run(**arguments: Any) -> None:
             context: typer.Context = arguments.pop("context")
-            remember(context, arguments.pop("output"), arguments.pop("storage_option"), arguments.pop("profile"))
+            remember(context, **{name: arguments.pop(name) for name in shared if name != "context"})
             session = _session(context.meta)
             for option, value in arguments.items():
                 if isinstance(value, int) and not -_MOST - 1 <= value <= _MOST:

@@ -126,7 +126,7 @@ def backup(
 
     table = session.open(uri, at=at)
     with session.working(f"Backing up {uri}"):
-        copied = back_up(table, to, storage_options=session.storage_options)
+        copied = back_up(table, to, storage_options=session.storage_options, ports=session.ports)
     _show_copied(session, "Backed up", copied)
 
 
@@ -161,7 +161,9 @@ def restore(
     from lancelsm.backup import restore as restore_table
 
     with session.working(f"Restoring {uri}"):
-        copied = restore_table(source, uri, registry=registry, storage_options=session.storage_options)
+        copied = restore_table(
+            source, uri, registry=registry, storage_options=session.storage_options, ports=session.ports
+        )
     _show_copied(session, "Restored", copied)
 
 
@@ -233,7 +235,9 @@ def restore_point(
     from lancelsm.admin.restore_point import restore_point as restore_as_of
 
     with session.working(f"Restoring {uri} as of {at}"):
-        found = restore_as_of(uri, to, at=at, registry=registry, storage_options=session.storage_options)
+        found = restore_as_of(
+            uri, to, at=at, registry=registry, storage_options=session.storage_options, ports=session.ports
+        )
     session.show(
         {
             "table": found.uri,
@@ -269,7 +273,7 @@ def drop(
             raise typer.BadParameter("needed to delete the table permanently", param_hint="--yes")
         typer.confirm(f"Delete {uri} with all its rows permanently?", abort=True, err=True)
     with session.working(f"Dropping {uri}"):
-        deleted = drop_table(uri, storage_options=session.storage_options)
+        deleted = drop_table(uri, storage_options=session.storage_options, ports=session.ports)
     location = canonical(uri)
     session.show(
         {"dropped": location, "deleted": deleted}, lambda: f"Dropped {location}: {counted(deleted, 'object')} deleted"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -70,6 +71,7 @@ def init(  # noqa: PLR0917 - one for each option
             indexes=indexes,
             ttl=ttl,
             storage_options=session.storage_options,
+            ports=session.ports,
         )
         location, number = handle.context.uri, len(list_regions(handle.context))
         loaded = handle.read_base().rows if load else 0
@@ -104,7 +106,13 @@ def _index(text: str) -> tuple[str, dict[str, Any]]:
 
 
 @command(commands, "status", example="lancelsm status orders --output json | jq '.regions[].wal_rows'")
-def status(session: Session, uri: Uri) -> None:
+def status(
+    session: Session,
+    uri: Uri,
+    watch: Annotated[
+        bool, typer.Option("--watch", help="Show levels, lag and work until interrupted, read every 2 seconds.")
+    ] = False,
+) -> None:
     """Show the head of every region, and how far the base lags behind.
 
     As JSON: {"table", "base_version", "regions": [{"region", "values", "epoch", "owner", "status", "next_position",
@@ -112,10 +120,16 @@ def status(session: Session, uri: Uri) -> None:
     "ttl", "problems": [{"kind", "message", "remedy", "region"}]}. `generations` counts generations that are not in the
     base yet, and a compacted one once; `wal_rows` counts rows that are not in a generation yet. `ttl` says how long
     rows live; null if they don't expire. `problems` says what other tools did to the table.
+
+    With --watch, as JSON a line for each reading: {"table", "base_version", "regions", "wal_rows", "wal_bytes",
+    "generations", "entries_per_second", "work"}.
     """
     from lancelsm.cli.text import counted, listing
     from lancelsm.read.status import full_status
 
+    if watch:
+        _watch(session, session.handle(uri))
+        return
     status = full_status(session.handle(uri))
     found = asdict(status)
     regions = found["regions"]
@@ -138,6 +152,27 @@ def status(session: Session, uri: Uri) -> None:
         return Group(title, lag, *lifetime, *behind, *problems, listing(regions, columns=columns))
 
     session.show(found, text)
+
+
+def _watch(session: Session, handle: TableHandle) -> None:
+    import sys
+
+    from rich.live import Live
+
+    from lancelsm.cli.session import console
+    from lancelsm.cli.watch import Seen, picture, readings
+
+    before: Seen | None = None
+    if session.json or not sys.stdout.isatty():
+        for seen in readings(handle):
+            session.show(seen.document(before), partial(picture, seen, before))
+            sys.stdout.flush()
+            before = seen
+        return
+    with Live(console=console(), auto_refresh=False) as live:
+        for seen in readings(handle):
+            live.update(picture(seen, before), refresh=True)
+            before = seen
 
 
 @command(commands, "describe", example="lancelsm describe orders")

@@ -28,10 +28,11 @@ def work_location(stage: str, *, service: Service) -> str:
 
 def outputs(stack: str, *, service: Service, remedy: str = "Deploy it, or name another stage") -> dict[str, str]:
     """Return the outputs of a stack by name. Raises `Invalid` if the stack can't be read."""
+    client = service("cloudformation")  # first: it names the extra if boto3 is missing
     from botocore.exceptions import ClientError  # noqa: PLC0415 - optional dependency
 
     try:
-        (found,) = service("cloudformation").describe_stacks(StackName=stack)["Stacks"]
+        (found,) = client.describe_stacks(StackName=stack)["Stacks"]
     except ClientError as error:
         raise Invalid(f"the stack {stack} can't be read: {error}", remedy=remedy) from error
     return {output["OutputKey"]: output["OutputValue"] for output in found.get("Outputs", ())}
@@ -39,12 +40,13 @@ def outputs(stack: str, *, service: Service, remedy: str = "Deploy it, or name a
 
 def put(work: str, key: str, body: bytes, *, service: Service) -> None:
     """Write an object below `work`. Raises `Unavailable`; nothing refers to the object then."""
+    client = service("s3", read_seconds=_SECONDS)
     from botocore.exceptions import BotoCoreError, ClientError  # noqa: PLC0415
 
     location = urlsplit(work)
     bucket, full_key = location.netloc, f"{location.path.strip('/')}/{key}"
     try:
-        service("s3", read_seconds=_SECONDS).put_object(Bucket=bucket, Key=full_key, Body=body)
+        client.put_object(Bucket=bucket, Key=full_key, Body=body)
     except (BotoCoreError, ClientError) as error:
         raise Unavailable(
             f"rows could not be put into the bucket: {error}", object=f"s3://{bucket}/{full_key}"

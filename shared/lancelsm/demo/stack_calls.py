@@ -87,9 +87,9 @@ class Stack:
             Invalid, Unavailable: it can't be started or described.
             LsmError: the execution failed; has its error.
         """
+        states = self._service("stepfunctions")
         from botocore.exceptions import BotoCoreError, ClientError  # noqa: PLC0415 - optional dependency
 
-        states = self._service("stepfunctions")
         request = json.dumps({"table": table, "engine": engine, **({} if collect else {"collect": "off"})})
         try:
             run = states.start_execution(stateMachineArn=self.resources.machine, input=request)["executionArn"]

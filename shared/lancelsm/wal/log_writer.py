@@ -29,7 +29,11 @@ class LogWriter:
 
 
 def open_log(
-    uri: str, *, settings: Mapping[str, object] | None = None, storage_options: Mapping[str, str] | None = None
+    uri: str,
+    *,
+    settings: Mapping[str, object] | None = None,
+    storage_options: Mapping[str, str] | None = None,
+    ports: Ports | None = None,
 ) -> LogWriter:
     """Open a table for writing. Raises the same errors as `region.handle.open_configured`, and `TableHandle.target`."""
-    return LogWriter(open_configured(uri, settings=settings, storage_options=storage_options, ports=Ports()))
+    return LogWriter(open_configured(uri, settings=settings, storage_options=storage_options, ports=ports or Ports()))
