@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import lance
 import pytest
 
 import lancelsm
@@ -91,6 +92,28 @@ def read_of_a_table_that_is_held_open(path: Path) -> None:
     assert reader.get(1)["v"].to_pylist() == [4]
 
 
+def base_before_the_reshard(path: Path) -> None:
+    """Lance restores the base to a version before the reshard, under a reader that holds the table open."""
+    table = _table(path)
+    table.upsert(_row(1, 1))
+    version = table._handle.read_base().version
+    reader = lancelsm.open(table.uri)
+    table.reshard("bucket(id, 2)")
+    assert reader.count() == 3
+    lance.dataset(table.uri, version=version).restore()
+    assert reader.scan(where="v = 1").to_arrow().num_rows == 1
+
+
+def stream_across_a_reshard(path: Path) -> None:
+    """A stream reads several entries of an old region at once, and follows the table after a reshard."""
+    table = _table(path)
+    for value in range(1, 21):
+        table.upsert(_row(1, value))
+    table.reshard("bucket(id, 2)")
+    table.upsert(_row(1, 21))
+    assert [change.rows["v"].to_pylist() for change in table.changes()] == [[value] for value in range(1, 22)]
+
+
 def reshard_that_stalled(path: Path) -> None:
     """A process stalls before it writes the configuration; others finish the reshard, and do the next one."""
     table = _table(path)
@@ -141,6 +164,14 @@ test_scenarios_pass, test_scenarios_fail_without_a_guard = with_and_without(
             [without("sender routes again after a reshard", instead=True)],
             anywhere(sender_with_an_old_configuration),
         ),
+        "the base has the rows of retired regions": (
+            [without("base of a view has the rows of retired regions")],
+            base_before_the_reshard,
+        ),
+        "a stream reads old regions first": (
+            [without("old regions are read to their end first")],
+            stream_across_a_reshard,
+        ),
         "the region spec never goes back": ([without("region spec never goes back")], reshard_that_stalled),
     },
     own=(
@@ -149,6 +180,8 @@ test_scenarios_pass, test_scenarios_fail_without_a_guard = with_and_without(
         rows_of_a_writer_at_the_end,
         read_of_a_table_that_is_held_open,
         reshard_that_stalled,
+        base_before_the_reshard,
+        stream_across_a_reshard,
     ),
 )
 pytestmark = pytest.mark.rest

@@ -198,3 +198,37 @@ def test_what_is_no_reshard_is_refused(tmp_path: Path, spec: str | None) -> None
         table.reshard(spec)
     assert table.reshard("bucket(id, 2)").sealed == 0, "the table has these regions"
     assert read_resharding(table._context) is None
+
+
+@pytest.mark.parametrize("follow", [False, True])
+def test_a_stream_yields_old_regions_to_their_end_before_a_new_one(tmp_path: Path, follow: bool) -> None:
+    table = _create(tmp_path, "bucket(id, 3)")
+    for value in range(1, 21):
+        table.upsert([{"id": 1, "v": value}, {"id": 2, "v": value}])
+    stream = iter(table.changes(cursor="c", follow=follow, limit=80))
+    yielded = [next(stream)] if follow else []
+
+    table.reshard("bucket(id, 2)")
+    for value in range(21, 41):
+        table.upsert([{"id": 1, "v": value}, {"id": 2, "v": value}])
+    yielded += list(stream)
+
+    rows = [row for change in yielded for row in change.rows.to_pylist()]
+    for key in (1, 2):
+        assert [row["v"] for row in rows if row["id"] == key] == list(range(1, 41))
+
+
+def test_a_read_does_not_ask_for_the_heads_of_retired_regions(tmp_path: Path) -> None:
+    table = _create(tmp_path, "bucket(id, 8)")
+    _upsert(table, range(20), 1)
+    before = sum(one.count for one in lancelsm.open(table.uri).explain().requests if "registry" in one.kind)
+    table.snapshot("old")
+
+    table.reshard("bucket(id, 2)")
+    _upsert(table, range(1), 2)
+
+    found = lancelsm.open(table.uri).explain()
+    assert sum(one.count for one in found.requests if "registry" in one.kind) < before
+    assert {one.why for one in found.skipped_regions} == {"the base has all its rows"}
+    assert _values(lancelsm.open(table.uri, at="old")) == dict.fromkeys(range(20), 1)
+    assert lancelsm.open(table.uri, at="old").get([3]).num_rows == 1

@@ -1,5 +1,8 @@
 """Stream the committed upserts and deletes of a table, in order within each region.
 
+After a reshard, the regions of the earlier spec are read to their end before a region of the later one. Model:
+tests/model/resharded_stream.py.
+
 The stream reads an entry, then the head. If the position is from `first_position` to `next_position` - 1 of that head,
 the entry is the committed one. Below `first_position` this holds while a cursor keeps the position; so the stream reads
 the cursor's record after the entry.
@@ -27,7 +30,7 @@ from lancelsm.record.casts import as_schema
 from lancelsm.record.schema import TOMBSTONE, TableSchema
 from lancelsm.region.catalog import Region, TableContext, regions, with_heads
 from lancelsm.region.compare_and_swap import newest
-from lancelsm.region.head import Head
+from lancelsm.region.head import Head, RegionState
 from lancelsm.wal.entry import Entry, decode
 from lancelsm.wal.replay import stored_rows
 
@@ -96,6 +99,7 @@ class Changes:
         self._pin = None if cursor is None else _opened(context, cursor, start)
         self._next: dict[RegionId, Position] = {}
         self._passed: dict[RegionId, Position] = {}  # like `_next`, but before the fences after the last change
+        self._ended: set[RegionId] = set()  # sealed regions that were read to their end
         self._started = False
         self._at_earliest: set[RegionId] = set()  # regions at `earliest` from which nothing is read yet
         self._ahead = 0
@@ -142,7 +146,11 @@ class Changes:
             idle = True
             if self._follow or not listed:
                 listed = self._regions()
+            number = min((region.number for region in listed), default=1)
             for region in listed:
+                if region.number > number and not idle:  # guard: old regions are read to their end first
+                    break
+                number = region.number
                 entries = self._read(region, ends)
                 idle = idle and not entries
                 yield from self._changes(region, entries)
@@ -153,8 +161,14 @@ class Changes:
                 self._context.clock.sleep(pause)
 
     def _regions(self) -> list[Region]:
-        """List the regions to read. All regions of the first listing get their start before anything is read."""
+        """List the regions to read, those of earlier region specs first.
+
+        All regions of the first listing get their start before anything is read. A region of a later spec is listed
+        only after those of earlier specs were sealed, and their heads are read after the listing. So an old region that
+        had no more entries then never gets one, and what the later region has is newer.
+        """
         found = [one for one in regions(self._context) if self._only is None or one.id in self._only]
+        found.sort(key=lambda one: one.number)
         begin = with_heads(self._context, [one for one in found if one.id not in self._next])
         ends = [head.next_position for _, head in begin]
         for region, head in begin:
@@ -188,10 +202,12 @@ class Changes:
             ends: the end of each region, from its first read, for a stream that does not follow.
         """
         for _ in range(_TRIES):
-            head = region.find_head()
+            head = None if region.id in self._ended else region.find_head()
             if head is None or region.id not in self._next:
                 return []
             start = self._next[region.id]
+            if head.status is RegionState.SEALED and start == head.next_position:
+                self._ended.add(region.id)
             end = head.next_position if ends is None else ends.setdefault(region.id, head.next_position)
             wanted = range(start, min(end, start + _AT_ONCE))
             entries = committed(region, wanted, kept=partial(self._keeps, region, start))

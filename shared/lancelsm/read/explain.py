@@ -247,11 +247,15 @@ def skipped_regions(
     """
     viewed = set() if view is None else {one.region for one in view.regions}
     left_out = [region for region in listed if region.id not in viewed]
+    found = [
+        SkippedRegion(region=one.id, why="the base has all its rows") for one in left_out if one.retired is not None
+    ]
+    left_out = [region for region in left_out if region.retired is None]
     if by_key:
-        return [SkippedRegion(region=region.id, why="none of the keys is in the region") for region in left_out]
+        return found + [SkippedRegion(region=one.id, why="none of the keys is in the region") for one in left_out]
     if where is None or config.regions is None:
-        return []
-    return RegionFilter(key_boxes(where, config.schema), config.regions, config.schema).split(left_out)[1]
+        return found
+    return found + RegionFilter(key_boxes(where, config.schema), config.regions, config.schema).split(left_out)[1]
 
 
 def _rows(number: int) -> str:

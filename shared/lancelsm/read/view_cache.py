@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from lancelsm.common.bounded_cache import BoundedCache
-from lancelsm.common.layout import RegionId
+from lancelsm.common.layout import NO_GENERATION, RegionId
 from lancelsm.common.trace import NO_TRACE, Trace
 from lancelsm.dataset.base_table import BaseTable, newest_version
 from lancelsm.read.followed_log import followed
@@ -126,6 +126,9 @@ class ViewCache:
             view = take_view(self._context, listing.read, self._opened)
         else:
             view = self._take_known(listing, base.table, began)
+        if not _has_retired(view.base, listing.retired):  # guard: base of a view has the rows of retired regions
+            listing = _Catalog(list_regions, select, with_retired=True)
+            view = take_view(self._context, listing.read, self._opened)
         self._keep(view, listing, began)
         return view
 
@@ -149,10 +152,13 @@ class ViewCache:
         if base is None or base.checked < oldest:  # guard: base of a recent view is recent
             return None
         if select is None:
-            listed = list_regions()
+            found = list_regions()
         elif listing is not None and listing.checked >= oldest:  # guard: catalog of a recent view is recent
-            listed = select(listing.regions)
+            found = select(listing.regions)
         else:
+            return None
+        listed, retired = _apart(found)
+        if not _has_retired(base.table, retired):
             return None
         parts = [self._part(region.id) for region in listed]
         recent = [
@@ -299,11 +305,13 @@ class ViewCache:
 class _Catalog:
     """The regions of one read: what was listed, and which of them are read."""
 
-    def __init__(self, list_regions: ListRegions, select: Select | None) -> None:
+    def __init__(self, list_regions: ListRegions, select: Select | None, *, with_retired: bool = False) -> None:
         self._list = list_regions
         self._select = select
+        self._with_retired = with_retired
         self.whole: Sequence[Region] | None = None
         self.listed: Sequence[Region] = ()
+        self.retired: Sequence[Region] = ()
         self._fresh = False
 
     @property
@@ -316,15 +324,17 @@ class _Catalog:
         if self._select is None:
             self.read()
             return self.listed
-        return [] if last is None else self._select(last.regions)
+        return [] if last is None else _apart(self._select(last.regions))[0]
 
     def read(self) -> Sequence[Region]:
         found = self._list()
         self._fresh = True
-        if self._select is None:
+        if self._select is not None:
+            self.whole, found = found, self._select(found)
+        if self._with_retired:
             self.listed = found
         else:
-            self.whole, self.listed = found, self._select(found)
+            self.listed, self.retired = _apart(found)
         return self.listed
 
     def again(self) -> Sequence[Region]:
@@ -333,6 +343,17 @@ class _Catalog:
             self.read()
         self._fresh = False
         return self.listed
+
+
+def _apart(found: Sequence[Region]) -> tuple[list[Region], list[Region]]:
+    """Return the regions to read, and those that are retired: the base has all their rows."""
+    return [one for one in found if one.retired is None], [one for one in found if one.retired is not None]
+
+
+def _has_retired(base: BaseTable, retired: Sequence[Region]) -> bool:
+    """Return whether a base has all rows of these regions: it may have been restored to an older version."""
+    counters = base.counters if retired else {}
+    return all(counters.get(one.id, NO_GENERATION) >= (one.retired or NO_GENERATION) for one in retired)
 
 
 def _decisive(head: Head | None) -> Head | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 import pyarrow as pa
@@ -414,7 +415,8 @@ class TableReads(OpenTable):
             )
         return self._read_with_retry(
             lambda view: take_lance_snapshot(view, index=index, objects=self._context.objects),
-            self.regions,
+            # An index may not cover merged generations of a retired region.
+            lambda: [replace(one, retired=None) for one in self.regions()],
             select=list,
         )
 
