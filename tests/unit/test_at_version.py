@@ -6,13 +6,15 @@ import gc
 import subprocess
 import sys
 import threading
-from datetime import timedelta
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
 
 import lance
 import pytest
 
 import lancelsm
 from lancelsm.backup import back_up, restore
+from lancelsm.common.clock import SystemClock
 from lancelsm.common.layout import snapshots, table_key
 from lancelsm.dataset.cleanup import StoredVersion, stored_versions
 from lancelsm.dataset.tags import tags
@@ -20,10 +22,11 @@ from lancelsm.errors import Invalid
 from lancelsm.gc.collect import collect
 from lancelsm.history.at import AtSnapshot, AtTime, AtVersion, at_of_text, find_version, read_at, version_at_time
 from lancelsm.history.snapshot import create_snapshot, snapshot_view
-from lancelsm.history.version_hold import hold_version
+from lancelsm.history.version_hold import hold_version, pin_version
 from lancelsm.read import reader
 from lancelsm.region.handle import open_table
-from tests.unit.tables import by_key, three_levels
+from tests.simulation.faults import CRASH_BEFORE, Crash, FakeClock, FaultPlan
+from tests.unit.tables import by_key, faulty, three_levels
 
 OLD = {"keep_versions_seconds": 1e-3, "collect_floor_bytes": 1 << 40}
 
@@ -171,7 +174,7 @@ def test_every_read_at_a_version_sees_its_rows_and_nothing_later(table):
     with lancelsm.open(table.uri, at=1) as old:
         assert (old.at_version, old.at_snapshot) == (1, pins_of(table)[0])
         assert values(old) == {0: 0, 1: 0, 2: 0, 3: 0}
-        assert old.count() == 4
+        assert old.count() == lance.dataset(table.uri, version=1).count_rows() == 4
         assert old.get([0, 7]).to_pylist() == [{"id": 0, "v": 0}]
         assert values(old, where="id > 1", limit=9) == {2: 0, 3: 0}
         assert "at=1>" in repr(old)
@@ -216,6 +219,45 @@ def test_a_process_that_ends_releases_its_version(table):
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert ran.stdout.split() == ["4", "1"]
     assert pins_of(table) == []
+
+
+def test_rows_of_a_version_expire_by_the_time_of_the_version_and_are_not_restored(tmp_path):
+    """The first row lives for a second, which is over before the version is read."""
+    soon = datetime.now(UTC) + timedelta(seconds=1)
+    rows = [{"id": 1, "until": soon, "v": 1}, {"id": 2, "until": soon + timedelta(days=1), "v": 1}]
+    made = lancelsm.create(tmp_path / "t", rows, primary_key="id", ttl="0s on until")
+    wait_until(lambda: made.count() == 1)
+    made.upsert([{**rows[1], "v": 2}])
+
+    with made.at(1) as old:
+        assert old.count() == 2
+    assert made.restore(1) == lancelsm.Restored(written=1)
+    assert values(made) == {2: 1}
+
+
+@pytest.mark.rest
+def test_a_crash_while_a_version_is_pinned_leaves_what_expires(table):
+    clock, at, done = FakeClock(SystemClock().now()), 0, False
+    while not done:
+        at += 1
+        ports = faulty(FaultPlan.at(at, CRASH_BEFORE), process=str(at), clock=clock)
+        with suppress(Crash):
+            pin_version(open_table(table.uri, ports=ports), 1, name=f"version-{at}", ttl_seconds=900)
+            done = True
+    assert at > 10
+    clock.sleep(7200)
+    later = lancelsm.open(table.uri, ports=faulty(FaultPlan(), process="later", clock=clock))
+    assert later.collect(yes=True, interval_seconds=0).deleted
+    assert [name for name in pins_of(later) if "version" in name] == []
+    assert tags(uri=table.uri) == {}
+
+
+def test_a_registry_of_objects_keeps_nothing_of_a_version_that_was_open(tmp_path):
+    made = lancelsm.create(tmp_path / "t", [{"id": 1, "v": 1}], primary_key="id", registry="object")
+    before = sorted((tmp_path / "t").rglob("*registry/*"))
+    with made.at(1) as old:
+        assert old.count() == 1
+    assert sorted((tmp_path / "t").rglob("*registry/*")) == before
 
 
 def test_the_history_lists_versions_with_their_rows(table):

@@ -55,6 +55,18 @@ def test_the_example_of_transactions_loses_no_payment(tmp_path: Path) -> None:
     assert "was written since it was read" in refused
 
 
+@pytest.mark.rest
+def test_the_example_of_time_travel_undoes_a_mistake(tmp_path: Path) -> None:
+    old, done, copied, opened, refused = run(
+        sys.executable, str(ROOT / "examples" / "time_travel.py"), directory=tmp_path
+    ).splitlines()
+
+    assert [row["total"] for row in ast.literal_eval(old)] == [12.5, 7.0, 1.5]
+    assert (done, opened) == ("3 0 3", "3")
+    assert ast.literal_eval(copied) == [{"id": 2, "email": "bob@example", "total": 7.0}]
+    assert refused == "rows have the same new key: email='bob@example' (2 rows)"
+
+
 def test_every_make_command_in_the_readme_is_a_target() -> None:
     targets = set(re.findall(r"^([a-z0-9-]+):.*## ", (ROOT / "Makefile").read_text(), re.MULTILINE))
     shown = set(re.findall(r"^make ([a-z0-9-]+)", "\n".join(blocks("sh")), re.MULTILINE))

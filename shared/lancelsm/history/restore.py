@@ -12,7 +12,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -45,7 +45,7 @@ from lancelsm.read.view import View
 from lancelsm.record.casts import as_schema
 from lancelsm.record.key import has_key_of, key_column
 from lancelsm.record.normalize import deletes, upserts
-from lancelsm.record.schema import TableSchema, field_id
+from lancelsm.record.schema import TOMBSTONE, TableSchema, field_id
 from lancelsm.region.catalog import Region, regions
 from lancelsm.region.config import newest_sequence
 from lancelsm.region.handle import TableHandle
@@ -197,7 +197,7 @@ class _Restore:
     def __init__(self, handle: TableHandle, wanted: View, compared: Pin, append: Append) -> None:
         self._handle = handle
         self._schema = handle.config.schema
-        self._wanted = wanted
+        self._wanted = replace(wanted, now=compared.created)  # rows that have expired since then stay away
         self._compared = compared
         self._append = append
         self._sequence = newest_sequence(handle.context.objects, handle.config, uri=handle.context.uri)
@@ -263,7 +263,9 @@ class _Restore:
             return made
         context, schema = self._handle.context, self._schema
         found = reader.get(self._wanted, keys, uri=context.uri, columns=schema.names, deleted=True)
-        known = as_schema(found, schema.stored)
+        kept = {*schema.primary_key, *self._sequence, TOMBSTONE}  # a row that has expired has its other values too
+        columns = [found[one.name] if one.name in kept else pa.nulls(found.num_rows, one.type) for one in schema.stored]
+        known = as_schema(pa.Table.from_arrays(columns, names=schema.stored.names), schema.stored)
         absent = made.filter(pc.invert(has_key_of(made, known, schema.primary_key)))
         merged = find_deletes(
             self._wanted.base.metadata, context.objects, absent, schema, self._sequence, kept=self._kept

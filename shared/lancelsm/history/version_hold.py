@@ -12,6 +12,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 
+from lancelsm.common.layout import pin_key
 from lancelsm.common.renewal import Renewal
 from lancelsm.dataset.base_table import BaseTable, VersionGone, open_base
 from lancelsm.dataset.tags import tag_version
@@ -27,6 +28,7 @@ from lancelsm.history.snapshot import (
     tag_of,
     undo_snapshot,
 )
+from lancelsm.region.catalog import TableContext
 from lancelsm.region.handle import Overwritten, TableHandle, check_table
 
 HOLD_SECONDS = 900.0
@@ -68,6 +70,7 @@ class VersionHold:
         atexit.unregister(self.close)
         with suppress(LsmError):  # it expires by itself
             forget_snapshot(self._handle, self.pin)
+            discard_own(self._handle.context, self.pin)
 
 
 def hold_version(handle: TableHandle, version: int) -> VersionHold:
@@ -96,6 +99,11 @@ def held_pin(handle: TableHandle, at: At) -> Iterator[Pin]:
         yield hold.pin
     finally:
         hold.close()
+
+
+def discard_own(context: TableContext, pin: Pin) -> None:
+    """Delete what a registry keeps of the record of a pin that was removed, and whose name is never used again."""
+    context.registry.discard(pin_key(pin.partition(context.table), pin.name))
 
 
 def pin_version(handle: TableHandle, version: int, *, name: str, ttl_seconds: float) -> Pin:
@@ -135,7 +143,16 @@ def _record_version(handle: TableHandle, version: int, pin: Pin) -> Pin:
     _check_same_table(handle, base)
     if pins.overtaken(context, recorded):
         raise _gone(handle, version)
+    if base.ttl is not None:
+        return replace(recorded, created=_committed(handle, version))  # rows expire by the time of the version
     return recorded
+
+
+def _committed(handle: TableHandle, version: int) -> float:
+    from lancelsm.dataset.cleanup import stored_versions  # noqa: PLC0415 - Lance is slow
+
+    found = stored_versions(uri=handle.context.uri, storage_options=handle.storage_options)
+    return next((one.committed for one in found if one.version == version), handle.context.clock.now())
 
 
 def _check_same_table(handle: TableHandle, base: BaseTable) -> None:
