@@ -208,6 +208,10 @@ ENCODED = [
     (pa.decimal128(10, 2), None, {"scale": 90, "value": encoded(15 * 10**86)}, None),
     (pa.duration("ns"), None, 5, None),
     (pa.duration("ns"), "other", 5, None),
+    (pa.duration("ms"), "MicroTime", -90_000_000_000, dt.timedelta(hours=-25)),
+    (pa.time64("us"), "MicroTime", -90_000_000_000, None),
+    (pa.duration("ms"), "MicroTimestamp", 1_709_209_815_123_456, None),
+    (pa.timestamp("us"), "MicroTimestamp", 9_223_372_036_825_200_000, None),  # infinity of PostgreSQL
 ]
 
 

@@ -225,6 +225,8 @@ def _date(value: Any, kind: pa.DataType, _: Field) -> Any:
 
 def _timestamp(unit: str) -> Callable[[Any, pa.DataType, Field], Any]:
     def decode(value: Any, kind: pa.DataType, _: Field) -> Any:
+        if pa.types.is_duration(kind):
+            raise ValueError("it is a timestamp, not a duration")
         if not pa.types.is_timestamp(kind):
             return value
         seconds, rest = divmod(int(value), _PER_SECOND[unit])
@@ -235,7 +237,9 @@ def _timestamp(unit: str) -> Callable[[Any, pa.DataType, Field], Any]:
 
 
 def _time(unit: str) -> Callable[[Any, pa.DataType, Field], Any]:
-    def decode(value: Any, kind: pa.DataType, _: Field) -> Any:
+    def decode(value: Any, kind: pa.DataType, field: Field) -> Any:
+        if pa.types.is_duration(kind):  # MySQL's TIME may be negative, or longer than a day
+            return _duration(unit)(value, kind, field)
         if not pa.types.is_time(kind):
             return value
         seconds, rest = divmod(int(value), _PER_SECOND[unit])
