@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import time
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +11,9 @@ import pytest
 
 import lancelsm
 from lancelsm.admin import reshard as resharding
+from lancelsm.admin.clone import clone_snapshot
+from lancelsm.admin.rebuild import rebuild
+from lancelsm.backup import back_up, restore
 from lancelsm.errors import Contended, Invalid
 from lancelsm.region.catalog import SealedRegion
 from lancelsm.region.resharding import begin_resharding, read_resharding
@@ -232,3 +237,64 @@ def test_a_read_does_not_ask_for_the_heads_of_retired_regions(tmp_path: Path) ->
     assert {one.why for one in found.skipped_regions} == {"the base has all its rows"}
     assert _values(lancelsm.open(table.uri, at="old")) == dict.fromkeys(range(20), 1)
     assert lancelsm.open(table.uri, at="old").get([3]).num_rows == 1
+
+
+@pytest.mark.rest
+def test_copies_of_a_resharded_table_have_its_rows_and_regions(tmp_path: Path) -> None:
+    table = _create(tmp_path, "identity(id)")
+    _upsert(table, range(5), 1)
+    table.snapshot("before")
+    table.reshard("bucket(id, 3)")
+    _upsert(table, range(2), 2)
+    table.snapshot("after")
+    wanted = {key: 2 if key < 2 else int(key < 5) for key in range(10)}
+
+    clone_snapshot(table._handle, "before", to=tmp_path / "old")
+    clone_snapshot(table._handle, "after", to=tmp_path / "new")
+    back_up(table, tmp_path / "copy")
+    restore(tmp_path / "copy", tmp_path / "restored")
+
+    assert _values(lancelsm.open(tmp_path / "old")) == {key: int(key < 5) for key in range(10)}
+    for name in ("new", "restored"):
+        copy = lancelsm.open(tmp_path / name)
+        assert _values(copy) == wanted
+        assert (str(copy.config.regions), copy.status().problems) == ("bucket(id, 3)", ())
+        copy.reshard("bucket(id, 2)")
+        _upsert(copy, range(10), 3)
+        assert _values(copy) == dict.fromkeys(range(10), 3)
+
+
+@pytest.mark.rest
+def test_a_lost_registry_is_rebuilt_with_the_regions_of_both_specs(tmp_path: Path) -> None:
+    table = _create(tmp_path, "multi_bucket(id, 2)", registry="object")
+    _upsert(table, range(5), 1)
+    table.reshard("multi_bucket(id, 3)")
+    _upsert(table, range(2), 2)
+    regions = {(one.id, one.number) for one in table.regions()}
+    shutil.rmtree(tmp_path / "orders" / "_lancelsm" / "registry")
+
+    rebuild(table._handle)
+
+    found = lancelsm.open(table.uri)
+    assert {(one.id, one.number) for one in found.regions()} == regions
+    assert _values(found) == {key: 2 if key < 2 else int(key < 5) for key in range(10)}
+    _upsert(found, range(3), 4)
+    assert {one.status for one in found.status().regions} == {"sealed", "open"}
+    assert found.scrub().ok
+
+
+@pytest.mark.rest
+def test_collections_of_a_resharded_table_leave_its_rows(tmp_path: Path) -> None:
+    table = _create(tmp_path, settings={"collect_interval_seconds": 1})
+    _upsert(table, range(5), 1)
+    table.reshard("bucket(id, 3)")
+    _upsert(table, range(2), 2)
+    old = [one for one in table.regions() if one.number == 1]
+
+    for _ in range(3):
+        table.collect(yes=True)
+        time.sleep(1.1)
+
+    assert all(one.head().first_position > 1 for one in old if one.head().wal_rows)
+    assert _values(lancelsm.open(table.uri)) == {key: 2 if key < 2 else int(key < 5) for key in range(10)}
+    assert table.scrub().ok

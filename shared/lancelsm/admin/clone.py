@@ -35,6 +35,7 @@ from lancelsm.objects import ObjectStore, Written
 from lancelsm.read import reader
 from lancelsm.read.view import View, take_view
 from lancelsm.record.batches import resized
+from lancelsm.record.schema import TableSchema
 from lancelsm.region import config as configs
 from lancelsm.region.catalog import TableContext, regions
 from lancelsm.region.config import Config
@@ -43,7 +44,7 @@ from lancelsm.region.head import Head
 from lancelsm.region.lineage import CloneLineage, read_lineage
 from lancelsm.registry.open import default_registry
 from lancelsm.routing.route import route
-from lancelsm.routing.spec import parse_regions
+from lancelsm.routing.spec import RegionSpec, parse_regions
 from lancelsm.wal.entry import Draft, draft
 from lancelsm.wal.region_writer import RegionWriters
 
@@ -105,7 +106,7 @@ def clone_snapshot(
         owner=handle.config.owner,
         schema=schema,
         schema_version=handle.config.schema_version,
-        regions=handle.config.regions or parse_regions(None, schema=schema),
+        regions=_regions(handle, schema),
         settings=handle.config.settings,
         sequence_by=configs.newest_sequence(handle.context.objects, handle.config, uri=handle.context.uri),
     )
@@ -138,6 +139,14 @@ def clone_snapshot(
         _undo_create(table)
         raise
     return Copied(uri=location, rows=rows, source=handle.context.uri)
+
+
+def _regions(handle: TableHandle, schema: TableSchema) -> RegionSpec:
+    """Return the region spec of the clone: it is the first one of its table, also if the source was resharded."""
+    spec = handle.config.regions
+    if spec is not None and spec.number == 1:
+        return spec
+    return parse_regions(None if spec is None else spec.describe(), schema=schema)
 
 
 def release(source: TableHandle, lineage: CloneLineage) -> None:

@@ -240,7 +240,8 @@ def _in_our_log(target: WriteTarget, rows: pa.Table, region: Region, head: Head,
 
 def _earlier_regions(target: WriteTarget) -> list[tuple[Region, Head]]:
     """Return the regions of an earlier region spec, which may have any key."""
-    found = [region for region in regions(target.context) if region.spec_id != target.regions.spec_id]
+    spec = target.regions
+    found = [one for one in regions(target.context) if (one.spec_id, one.number) != (spec.spec_id, spec.number)]
     return [(region, head) for region in found if (head := region.find_head()) is not None]
 
 

@@ -36,6 +36,7 @@ from lancelsm.region.compare_and_swap import Staged, load, publish, stage
 from lancelsm.region.handle import TableHandle, add_table_to_catalog, check_base
 from lancelsm.region.head import Head, RegionState, Swap
 from lancelsm.region.manifest import Manifest, with_spans
+from lancelsm.region.resharding import record_resharded
 from lancelsm.region.shards import is_foreign, newest_own_manifest
 from lancelsm.registry import Fields, SwapUnknown
 from lancelsm.wal.claim import add_to_catalog, derived_head, finish_claim, seal
@@ -80,6 +81,8 @@ def rebuild(handle: TableHandle, only: Iterable[RegionId] | None = None) -> list
     check_base(base, handle.config)
     _discard_unreadable_table(handle.context)
     add_table_to_catalog(handle)
+    if handle.config.regions is not None:
+        record_resharded(handle.context, handle.config.regions)
     rebuilt = []
     for identity in regions_of_table(handle) if only is None else only:
         probe = Region(context=handle.context, id=identity, spec_id=0, values=())
@@ -212,11 +215,17 @@ def _with_all_merged(manifest: Manifest, counter: Generation) -> Manifest:
 def _values(handle: TableHandle, manifest: Manifest) -> RegionValues:
     """Return the region's values. Fields that the manifest does not have are null."""
     known: dict[str, bytes] = dict(manifest.values)
-    spec = handle.config.regions
-    fields = spec.fields if spec else ()
-    if set(known) <= {field.field_id for field in fields}:
-        return tuple((field.field_id, known.get(field.field_id)) for field in fields)
-    return manifest.values
+    config = handle.config
+    possible = [
+        tuple((field.field_id, known.get(field.field_id)) for field in spec.fields)
+        for spec in (config.regions, *config.earlier_regions)
+        if spec is not None and set(known) <= {field.field_id for field in spec.fields}
+    ]
+
+    def is_its_own(values: RegionValues) -> bool:
+        return region_id(table=config.table, spec_id=manifest.spec_id, values=values) == manifest.region
+
+    return next(filter(is_its_own, possible), possible[0] if possible else manifest.values)
 
 
 def regions_of_table(handle: TableHandle) -> list[RegionId]:

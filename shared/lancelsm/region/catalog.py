@@ -337,7 +337,8 @@ def check_writable(region: Region, head: Head, *, owner: str) -> None:
     if head.status is RegionState.SEALED:  # guard: sealed region takes no rows
         raise SealedRegion(
             "the region is sealed: it accepts no more rows",
-            remedy="Leave out the rows of this region: it stays sealed",
+            remedy="It stays sealed. To give its keys other regions: "
+            f'lancelsm reshard {region.context.uri} "bucket(column, 4)"',
             **region.where,
         )
     if head.owner != owner:  # guard: only the owner appends

@@ -79,6 +79,12 @@ def finish_resharding(context: TableContext, found: Resharding) -> None:
     raise Unavailable("the end of the reshard could not be recorded", remedy="Run it again", table=context.uri)
 
 
+def record_resharded(context: TableContext, spec: RegionSpec) -> None:
+    """Write the record of the reshard to the spec that a table has, if the registry lost it."""
+    if spec.number > 1 and read_resharding(context) is None:
+        finish_resharding(context, begin_resharding(context, spec))
+
+
 def check_not_resharded(region: Region) -> None:
     """Raise `SealedRegion` if a reshard to a later spec than that of the region was begun.
 
