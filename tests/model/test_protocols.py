@@ -12,6 +12,7 @@ from tests.model import (
     base_statement,
     claim,
     eventual_view,
+    expiry,
     generation_compaction,
     head_commits,
     index_promise,
@@ -32,6 +33,7 @@ from tests.model.base_statement import BaseStatement
 from tests.model.claim import Claim
 from tests.model.engine import Model
 from tests.model.eventual_view import EventualView
+from tests.model.expiry import Expiry
 from tests.model.generation_compaction import GenerationCompaction
 from tests.model.head_commits import HeadCommits
 from tests.model.index_promise import IndexPromise
@@ -57,6 +59,7 @@ CLEAN = {
     "claim, two actors of one owner": (Claim(), 663),
     "claim, with a rival": (RivalClaims(), 28_083),
     "eventual view": (EventualView(), 87_537),
+    "expiry": (Expiry(), 380),
     "generation compaction": (GenerationCompaction(compactors=2, rounds=2, roles=""), 8_450),
     "generation compaction, a slow merge and reads": (GenerationCompaction(roles="MR"), 18_614),
     "head commits": (HeadCommits(), 4_465),
@@ -104,6 +107,11 @@ CAUGHT: dict[Enum, tuple[Any, str]] = {
     eventual_view.Guard.BELOW_INTERVAL: (EventualView, "object missing"),
     eventual_view.Guard.AGE_FROM_BEGIN: (EventualView, "stale read"),
     eventual_view.Guard.MATCH: (EventualView, "older row wins"),
+    expiry.Guard.AS_TOMBSTONE: (Expiry, "older row reappears"),
+    expiry.Guard.KEPT: (Expiry, "older row reappears"),
+    expiry.Guard.SKEW: (Expiry, "row lost"),
+    expiry.Guard.TTL_UNMOVED: (Expiry, "row lost"),
+    expiry.Guard.CONFLICT: (Expiry, "row lost"),
     generation_compaction.Guard.NO_ROUND: (partial(GenerationCompaction, roles=""), "listed generation missing"),
     generation_compaction.Guard.KNOWN_COMPACTIONS: (partial(GenerationCompaction, roles=""), "generations overlap"),
     generation_compaction.Guard.STILL_LISTED: (partial(GenerationCompaction, compactors=2), "generations overlap"),

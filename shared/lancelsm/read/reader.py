@@ -85,12 +85,14 @@ def count(
 
     Args and Raises: the same as in `scan`. `kept` also keeps the count.
     """
-    condition = _condition(where, view, uri=uri)
+    condition, expiry = _condition(where, view, uri=uri), view.expiry
     if condition is None and not any(region.generations or region.tail.num_rows for region in view.regions):
         return view.base.rows
 
     def counted() -> int:
-        query = LiveRowsQuery(uri=uri, columns=view.base.schema.primary_key[:1], where=condition)
+        own = condition is not None and condition.is_of_caller
+        column = view.base.schema.primary_key[0] if own or expiry is None else expiry.column
+        query = LiveRowsQuery(uri=uri, columns=[column], where=condition)
         return sum(one.count for one in live_rows(view, query, kept=kept, parallel=parallel, trace=trace))
 
     if condition is not None:  # the same condition may find other rows later: it may contain the time
