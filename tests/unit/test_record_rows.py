@@ -8,9 +8,11 @@ import struct
 import subprocess
 import sys
 import uuid
+from dataclasses import dataclass
 from decimal import Decimal
 from enum import StrEnum
 from fractions import Fraction
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -649,3 +651,49 @@ def test_normalizing_rows_needs_no_numpy_and_imports_nothing_heavy():
     done = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, check=False)
 
     assert done.stdout.strip() == "[]", done.stderr
+
+
+@dataclass
+class Order:
+    id: int
+    name: str | None
+    price: float | None
+
+
+class OrderTuple(NamedTuple):
+    id: int
+    name: str | None
+    price: float | None
+
+
+class OrderModel:
+    """What lancelsm needs of a model of pydantic."""
+
+    def __init__(self, **values):
+        self.values = values
+
+    def model_dump(self):
+        return self.values
+
+    def __iter__(self):
+        return iter(self.values.items())
+
+
+@pytest.mark.parametrize("kind", [Order, OrderTuple, OrderModel])
+def test_objects_with_named_fields_are_rows(kind):
+    rows = [{"id": 1, "name": "a", "price": 1.5}, {"id": 2, "name": None, "price": None}]
+    objects = [kind(**row) for row in rows]
+
+    for given in (objects, tuple(objects), iter(objects), [objects[0], rows[1]]):
+        assert upserts(given, schema=ORDERS).to_pylist() == upserts(rows, schema=ORDERS).to_pylist()
+    assert upserts(objects[0], schema=ORDERS).to_pylist() == upserts(rows[:1], schema=ORDERS).to_pylist()
+    assert inferred(objects).to_pylist() == rows
+
+
+def test_a_class_is_no_row():
+    with pytest.raises(Invalid, match="rows can't be read from type"):
+        upserts(Order, schema=ORDERS)
+    with pytest.raises(Invalid, match="row 1 is a int, not a dict"):
+        upserts([ROWS[0], 7], schema=ORDERS)
+    with pytest.raises(Invalid, match="row 0 is a tuple, not a dict"):
+        upserts([(1, "a", 1.5)], schema=ORDERS)

@@ -16,7 +16,7 @@ from lancelsm.record.casts import cast_column, nulls, shown_value
 from lancelsm.record.key import fold, last_of_key, newest
 from lancelsm.record.scalars import plain
 from lancelsm.record.schema import TableSchema, unknown_column
-from lancelsm.record.shapes import SAME_COLUMNS, check_nesting, is_row, key_rows, listed
+from lancelsm.record.shapes import SAME_COLUMNS, check_nesting, is_row, key_rows, listed, record_row
 from lancelsm.record.values import column
 
 _PANDAS_INDEX: Final = re.compile(r"__index_level_\d+__")
@@ -28,8 +28,8 @@ def upserts(data: Any, *, schema: TableSchema, on_duplicate: Literal["last", "er
 
     Args:
         data: anything with `__arrow_c_stream__` or `__arrow_c_array__` (pyarrow, polars, pandas), a mapping of
-            columns, an iterable of mappings, one per row, or one row. It must have exactly the columns of the table, in
-            any order.
+            columns, an iterable of rows, or one row: a mapping, a dataclass, a named tuple or a pydantic model. It must
+            have exactly the columns of the table, in any order.
         on_duplicate: "last": the last row of each key wins. "error": a duplicate key is refused.
 
     Returns:
@@ -156,8 +156,10 @@ def _check_distinct(rows: pa.Table, schema: TableSchema) -> None:
 
 def _columns(data: Any, *, schema: TableSchema | None = None) -> Mapping[str, _Column] | None:
     """Return the columns by name; None for an empty iterable, which has no columns."""
-    if isinstance(data, Mapping) and is_row(data, None if schema is None else schema.columns):
-        data = [data]
+    if (row := record_row(data)) is not None or (
+        isinstance(data, Mapping) and is_row(data, None if schema is None else schema.columns)
+    ):
+        data = [data if row is None else row]
     if isinstance(data, Mapping):
         return {str(name): _column(name, values) for name, values in data.items()}
     if _is_arrow(data) or type(data).__module__.partition(".")[0] == "pandas":
@@ -188,6 +190,8 @@ def _table_columns(table: pa.Table) -> dict[str, _Column]:
 def _row_columns(rows: list[Any]) -> Mapping[str, _Column] | None:
     if not rows:
         return None
+    if not isinstance(rows[0], Mapping):
+        rows = [values if (found := record_row(values)) is None else found for values in rows]
     names = rows[0].keys() if isinstance(rows[0], Mapping) else ()
     for row, values in enumerate(rows):
         if not isinstance(values, Mapping):

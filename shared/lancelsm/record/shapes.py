@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields, is_dataclass
 from typing import Any, Final
 
 import pyarrow as pa
@@ -42,6 +43,16 @@ def is_row(data: Mapping[Any, Any], columns: pa.Schema | None) -> bool:
             field=str(sequences[0]),
         )
     return True
+
+
+def record_row(value: Any) -> Mapping[str, Any] | None:
+    """Return an object with named fields as a row: a dataclass, a named tuple, or a model of pydantic; else None."""
+    if isinstance(value, type):
+        return None
+    if is_dataclass(value):
+        return {field.name: getattr(value, field.name) for field in fields(value)}
+    to_dict = getattr(value, "model_dump", None) or getattr(value, "_asdict", None)
+    return to_dict() if callable(to_dict) else None
 
 
 def key_rows(keys: Any, names: Sequence[str]) -> Any:

@@ -43,8 +43,9 @@ class TableWrites(OpenTable):
         its entry. Regions are independent: if one fails, `regions_done` in the error names those that are done.
 
         Args:
-            data: anything with `__arrow_c_stream__` (Arrow, polars, pandas), a mapping of columns, one dict, or a list
-                of dicts. Columns match the table's schema; key columns are not null.
+            data: anything with `__arrow_c_stream__` (Arrow, polars, pandas), a mapping of columns, one row, or a list
+                of rows: dicts, dataclasses, named tuples or pydantic models. Columns match the table's schema; key
+                columns are not null.
             on_duplicate: if `data` has a key several times: `last` keeps the last row, `error` raises `Invalid`. This
                 comes before the other options.
             if_absent: write only rows whose keys have no row.
