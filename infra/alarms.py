@@ -79,12 +79,7 @@ class Watched:
 
 def alarms(scope: Construct, watched: Watched) -> list[Alarm]:
     """Return all alarms. Their metric filters become children of the scope."""
-    return [
-        *_backlog(watched),
-        *_queues(watched),
-        *_function_failures(scope, watched),
-        *_table_failures(scope, watched),
-    ]
+    return [*_backlog(watched), *_queues(watched), *_log_lines(scope, watched), *_services(watched)]
 
 
 def _backlog(watched: Watched) -> Iterator[Alarm]:
@@ -92,48 +87,32 @@ def _backlog(watched: Watched) -> Iterator[Alarm]:
     stage = watched.stage
     settings = resolve(table={}, environment=stage.settings)
     runs = 3 * period(stage).to_seconds()
-
-    def largest(name: str) -> cw.Metric:
-        return watched.measured(name, statistic="Maximum", over=cdk.Duration.minutes(max(5, stage.schedule_minutes)))
-
-    yield Alarm(
-        name="oldest-unflushed",
-        description="Rows of a region wait in its log for much longer than a flush takes.",
-        metric=largest("oldest_unflushed_seconds"),
-        above=settings.flush_age_seconds + runs + _RUN_SECONDS,
-        periods=_PERIODS,
-        runbook="stuck-flush",
-    )
-    yield Alarm(
-        name="log-bytes",
-        description="The log of a region has more than 1 GiB that is not flushed.",
-        metric=largest("log_bytes"),
-        above=_LOG_BYTES,
-        periods=_PERIODS,
-        runbook="stuck-flush",
-    )
-    yield Alarm(
-        name="pending-generations",
-        description="A region has so many generations that wait for a merge that its writers slow down.",
-        metric=largest("pending_generations"),
-        above=settings.pending_generations_slow - 1,
-        periods=_PERIODS,
-        runbook="merge-lag",
-    )
-    yield Alarm(
-        name="merge-lag",
-        description="Rows wait in generations for much longer than a merge takes.",
-        metric=largest("merge_lag_seconds"),
-        above=settings.merge_age_seconds + runs + _MERGE_SECONDS,
-        periods=_PERIODS,
-    )
-    yield Alarm(
-        name="waiting-jobs",
-        description="A merge runs for longer than a job may: its job waits for capacity, or fails again and again.",
-        metric=largest("running_merge_seconds"),
-        above=_JOB_SECONDS + _RUN_SECONDS,
-        periods=_PERIODS,
-    )
+    facts = (
+        (
+            "oldest-unflushed", "oldest_unflushed_seconds", settings.flush_age_seconds + runs + _RUN_SECONDS,
+            "stuck-flush", "Rows of a region wait in its log for much longer than a flush takes.",
+        ),
+        (
+            "log-bytes", "log_bytes", _LOG_BYTES,
+            "stuck-flush", "The log of a region has more than 1 GiB that is not flushed.",
+        ),
+        (
+            "pending-generations", "pending_generations", settings.pending_generations_slow - 1,
+            "merge-lag", "A region has so many generations that wait for a merge that its writers slow down.",
+        ),
+        (
+            "merge-lag", "merge_lag_seconds", settings.merge_age_seconds + runs + _MERGE_SECONDS,
+            None, "Rows wait in generations for much longer than a merge takes.",
+        ),
+        (
+            "waiting-jobs", "running_merge_seconds", _JOB_SECONDS + _RUN_SECONDS,
+            None, "A merge runs for longer than a job may: its job waits for capacity, or fails again and again.",
+        ),
+    )  # fmt: skip
+    over = cdk.Duration.minutes(max(5, stage.schedule_minutes))
+    for name, measure, above, runbook, description in facts:
+        metric = watched.measured(measure, statistic="Maximum", over=over)
+        yield Alarm(name=name, description=description, metric=metric, above=above, periods=_PERIODS, runbook=runbook)
     if stage.schedule_minutes:
         # Three runs: a window of one period may have no run, since runs are not on time to the second.
         minutes = 3 * stage.schedule_minutes
@@ -150,115 +129,88 @@ def _backlog(watched: Watched) -> Iterator[Alarm]:
 
 def _queues(watched: Watched) -> Iterator[Alarm]:
     queue = watched.state.writes
-    yield Alarm(
-        name="oldest-message",
-        description="Writes wait in the queue for more than 15 minutes.",
-        metric=queue.metric_approximate_age_of_oldest_message(period=PERIOD, statistic="Maximum"),
-        above=900,
-    )
-    yield Alarm(
-        name="queue-not-read",
-        description="Writes wait in the queue for more than 5 minutes, and nothing reads them.",
-        metric=_age_without_reader(watched),
-        above=300,
-        runbook="oldest-message",
-    )
-    yield Alarm(
-        name="dead-letters",
-        description="Rows that can't be written are in the dead-letter queue.",
-        metric=_visible(watched.state.dead_letters),
-        above=0,
-    )
-    yield Alarm(
-        name="failed-events",
-        description="A flush or a run of the schedule failed, or its event was dropped.",
-        metric=_visible(watched.failed_events),
-        above=0,
-    )
+    age = queue.metric_approximate_age_of_oldest_message(period=PERIOD, statistic="Maximum")
+    facts = (
+        ("oldest-message", age, 900, None, "Writes wait in the queue for more than 15 minutes."),
+        (
+            "queue-not-read", _age_without_reader(watched), 300,
+            "oldest-message", "Writes wait in the queue for more than 5 minutes, and nothing reads them.",
+        ),
+        (
+            "dead-letters", _visible(watched.state.dead_letters), 0,
+            None, "Rows that can't be written are in the dead-letter queue.",
+        ),
+        (
+            "failed-events", _visible(watched.failed_events), 0,
+            None, "A flush or a run of the schedule failed, or its event was dropped.",
+        ),
+    )  # fmt: skip
+    for name, metric, above, runbook, description in facts:
+        yield Alarm(name=name, description=description, metric=metric, above=above, runbook=runbook)
 
 
-def _function_failures(scope: Construct, watched: Watched) -> Iterator[Alarm]:
+def _log_lines(scope: Construct, watched: Watched) -> Iterator[Alarm]:
+    """Yield alarms on log lines: on functions that fail, and on what their lines say of tables."""
+
+    def line(field: str, value: str) -> logs.IFilterPattern:
+        return logs.FilterPattern.string_value(f"$.{field}", "=", value)
+
+    def count(name: str, pattern: logs.IFilterPattern, *functions: str) -> cw.Metric:
+        return _log_count(scope, name, pattern, watched, functions)
+
     yield Alarm(
         name="function-errors",
         description="Functions fail repeatedly.",
-        metric=_log_count(scope, "Errors", _FAILED, watched),
+        metric=count("Errors", _FAILED),
         above=5,
-        periods=3,
+        periods=_PERIODS,
         all_periods=True,
     )
-    yield Alarm(
-        name="broken-release",
-        description="A call of ingest or query ended with a bug, a timeout or a crash. A running deployment goes back.",
-        metric=_log_count(
-            scope, "Broken", logs.FilterPattern.any_term(*_BROKEN), watched, SHIFTED, over=cdk.Duration.minutes(1)
+    broken = logs.FilterPattern.any_term(*_BROKEN)
+    facts = [
+        (
+            "broken-release", _log_count(scope, "Broken", broken, watched, SHIFTED, over=cdk.Duration.minutes(1)), 1,
+            "upgrade",
+            "A call of ingest or query ended with a bug, a timeout or a crash. A running deployment goes back.",
         ),
-        above=0,
-        runbook="upgrade",
-    )
-    yield Alarm(
-        name="run-failures",
-        description="A run of the schedule, a flush or a compaction of generations failed.",
-        metric=_log_count(scope, "FailedRuns", _FAILED, watched, ("dispatch", "compaction")),
-        above=0,
-        periods=_PERIODS,
-    )
-    yield Alarm(
-        name="throttles",
-        description="Lambda throttles functions in this account and AWS region: the account has no free concurrency.",
-        # Nothing here reserves concurrency, so all functions share what the account has. Its sum is one metric.
-        metric=lambda_.Function.metric_all_throttles(period=PERIOD, statistic="Sum"),
-        above=0,
-        periods=_PERIODS,
-        runbook="throttling",
-    )
-
-
-def _table_failures(scope: Construct, watched: Watched) -> Iterator[Alarm]:
-    """Yield alarms on merges, optimizes and collections of tables, and on damage."""
-    yield Alarm(
-        name="merge-failures",
-        description="A merge failed.",
-        metric=watched.merging.metric_failed(period=PERIOD),
-        above=0,
-        periods=_PERIODS,
-    )
-    yield Alarm(
-        name="merge-timeouts",
-        description="A merge timed out.",
-        metric=watched.merging.metric_timed_out(period=PERIOD),
-        above=0,
-        periods=_PERIODS,
-        runbook="merge-failures",
-    )
-    optimize = logs.FilterPattern.string_value("$.message", "=", "an optimize failed")
-    yield Alarm(
-        name="optimize-failures",
-        description="The merges of a table succeed, but its base is not optimized.",
-        metric=_log_count(scope, "OptimizeFailed", optimize, watched, ("merger",)),
-        above=0,
-        periods=_PERIODS,
-    )
-    yield Alarm(
-        name="collect-failures",
-        description="A collection failed: objects that are no longer needed are not deleted.",
-        metric=watched.collecting.metric_failed(period=PERIOD),
-        above=0,
-        periods=_PERIODS,
-    )
+        (
+            "run-failures", count("FailedRuns", _FAILED, "dispatch", "compaction"), _PERIODS,
+            None, "A run of the schedule, a flush or a compaction of generations failed.",
+        ),
+        (
+            "optimize-failures", count("OptimizeFailed", line("message", "an optimize failed"), "merger"), _PERIODS,
+            None, "The merges of a table succeed, but its base is not optimized.",
+        ),
+        (
+            "corrupt", count("Corrupt", line("kind", "Corrupt")), 1,
+            None, "A function found corrupt data in storage.",
+        ),
+    ]  # fmt: skip
     if watched.stage.backups:
-        yield Alarm(
-            name="backup-failures",
-            description="A scheduled backup of a table failed: its last backup gets old.",
-            metric=_log_count(scope, "BackupFailed", _FAILED, watched, ("backup",)),
-            above=0,
-            periods=_PERIODS,
-        )
-    yield Alarm(
-        name="corrupt",
-        description="A function found corrupt data in storage.",
-        metric=_log_count(scope, "Corrupt", logs.FilterPattern.string_value("$.kind", "=", "Corrupt"), watched),
-        above=0,
-    )
+        failed = count("BackupFailed", _FAILED, "backup")
+        old = "A scheduled backup of a table failed: its last backup gets old."
+        facts.append(("backup-failures", failed, _PERIODS, None, old))
+    for name, metric, periods, runbook, description in facts:
+        yield Alarm(name=name, description=description, metric=metric, above=0, periods=periods, runbook=runbook)
+
+
+def _services(watched: Watched) -> Iterator[Alarm]:
+    """Yield alarms on metrics of the state machines and of Lambda."""
+    facts = (
+        ("merge-failures", watched.merging.metric_failed(period=PERIOD), None, "A merge failed."),
+        ("merge-timeouts", watched.merging.metric_timed_out(period=PERIOD), "merge-failures", "A merge timed out."),
+        (
+            "collect-failures", watched.collecting.metric_failed(period=PERIOD), None,
+            "A collection failed: objects that are no longer needed are not deleted.",
+        ),
+        (
+            # Nothing here reserves concurrency, so all functions share what the account has. Its sum is one metric.
+            "throttles", lambda_.Function.metric_all_throttles(period=PERIOD, statistic="Sum"), "throttling",
+            "Lambda throttles functions in this account and AWS region: the account has no free concurrency.",
+        ),
+    )  # fmt: skip
+    for name, metric, runbook, description in facts:
+        yield Alarm(name=name, description=description, metric=metric, above=0, periods=_PERIODS, runbook=runbook)
 
 
 def _visible(queue: sqs.IQueue) -> cw.IMetric:
