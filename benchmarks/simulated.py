@@ -142,7 +142,7 @@ class _Simulation:
         messages = min(MESSAGES, EVENT_BYTES // MESSAGE_BYTES - 1)
         most = messages * MESSAGE_BYTES / (self.load.row_bytes * COMPRESSED)
         rows = min(region.queue, most) if self.load.queued else region.queue
-        took = self._requests(requests.WRITE + requests.WRITE_QUEUED) + rows * self.times.append
+        took = self._requests(requests.WRITE) + rows * self.times.append
         pending, slow = len(region.live), self.settings.pending_generations_slow
         if pending >= self.settings.pending_generations_stop:
             self._at(1.0, partial(self._append, index))

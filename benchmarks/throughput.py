@@ -9,19 +9,19 @@ from __future__ import annotations
 import os
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import lancelsm
 from benchmarks.figures import Figure
+from benchmarks.queues import KeptQueue
 from benchmarks.simulated import Load, Times, highest_rate
 from benchmarks.tables import kilobyte_rows
 from lancelsm.record.normalize import upserts
 from lancelsm.region.handle import open_table
 from lancelsm.stack.delivery import apply
-from lancelsm.stack.delivery.queue import Delivery, Outgoing, Sent
 from lancelsm.stack.delivery.send import send
 from lancelsm.stack.delivery.table_cache import Tables
 from lancelsm.table import Table
@@ -29,6 +29,11 @@ from lancelsm.table import Table
 _CASES = (
     ("64 regions, by the queue", Load(rows_per_second=50_000, regions=64), 50_000),
     ("1 region, by the queue", Load(rows_per_second=20_000, regions=1), 20_000),
+    (
+        "1 region, by the queue, a schedule of 2 minutes",
+        Load(rows_per_second=20_000, regions=1, schedule_seconds=120),
+        20_000,
+    ),
     ("1 region, by writers that append directly", Load(rows_per_second=20_000, regions=1, queued=False), 20_000),
 )
 _NAMES = {"queue": "rows wait in the queue: appends bind", "log": "logs grow: flushes bind", "unmerged": "merges bind"}
@@ -72,20 +77,6 @@ def measured(rows: int) -> Times:
     return Times(append=append, flush=flush, compact=compact, merge=merge, merge_base=of_base)
 
 
-class _Queue:
-    """A queue that keeps its messages."""
-
-    def __init__(self) -> None:
-        self.sent: list[Outgoing] = []
-
-    def identity(self) -> str:
-        return "q"
-
-    def send(self, messages: Sequence[Outgoing]) -> list[Sent]:
-        self.sent += messages
-        return [Sent(id="m", sequence="1") for _ in messages]
-
-
 def _table(root: Path, name: str, rows: int) -> Table:
     """Create a table with a base."""
     settings = {"max_generations": 1, "flush_rows": 10**9, "flush_bytes": 10**12}
@@ -99,14 +90,11 @@ def _append(table: Table, rows: int, *, start: int) -> None:
 
 def _delivered(root: Path, name: str, rows: int) -> Callable[[], Any]:
     """Send rows through the functions' code. Return what `writer_flush` does with the messages."""
-    queue, handle, inbox = _Queue(), open_table(root / name), None
+    queue, handle, inbox = KeptQueue(), open_table(root / name), None
     for number, at in enumerate(range(0, rows, 1_000)):
         given = upserts(kilobyte_rows(min(1_000, rows - at), at), schema=handle.config.schema)
         send(given, handle=handle, queue=queue, inbox=inbox, producer="p", sequence=number, seconds=60)  # type: ignore[arg-type]
-    deliveries = [
-        Delivery(id=f"m{number}", receipt="r", body=one.body, group=one.group, sequence=number + 1)
-        for number, one in enumerate(queue.sent)
-    ]
+    deliveries = queue.deliveries()
     ports = apply.BatchPorts(tables=Tables(str(root)), inbox=inbox, dead_letters=queue, source="q")  # type: ignore[arg-type]
 
     def deliver() -> None:

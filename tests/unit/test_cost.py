@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ import pytest
 
 import lancelsm
 from benchmarks import tables
+from benchmarks.queues import KeptQueue
 from benchmarks.s3 import Server, serving
 from lancelsm.common.clock import SystemClock
 from lancelsm.common.settings import Settings
@@ -33,7 +34,6 @@ from lancelsm.stack.cost.per_row import Workload
 from lancelsm.stack.cost.prices import Price
 from lancelsm.stack.cost.requests import Requests
 from lancelsm.stack.delivery import apply
-from lancelsm.stack.delivery.queue import Delivery, Outgoing, Sent
 from lancelsm.stack.delivery.request import write
 from lancelsm.stack.delivery.send import send
 from lancelsm.stack.delivery.table_cache import Tables
@@ -95,20 +95,6 @@ class CountedTable:
         return Requests(**sent)
 
 
-class Queue:
-    """A queue that accepts every message."""
-
-    def __init__(self) -> None:
-        self.sent: list[Outgoing] = []
-
-    def identity(self) -> str:
-        return "q"
-
-    def send(self, messages: Sequence[Outgoing]) -> list[Sent]:
-        self.sent += messages
-        return [Sent(id="m", sequence="1") for _ in messages]
-
-
 def test_a_direct_write_sends_the_requests_that_are_charged(server: Server) -> None:
     counted = CountedTable(server)
 
@@ -116,20 +102,19 @@ def test_a_direct_write_sends_the_requests_that_are_charged(server: Server) -> N
 
 
 def test_a_write_through_the_queue_sends_the_requests_that_are_charged(server: Server) -> None:
-    counted, queue = CountedTable(server), Queue()
+    counted, queue = CountedTable(server), KeptQueue()
     inbox: Any = None
 
     def ingest() -> None:
         send(counted.rows(), handle=counted.handle, queue=queue, inbox=inbox, producer="p", sequence=0, seconds=30)
 
     def apply_batch() -> None:
-        (message,) = queue.sent
-        delivery = Delivery(id="m", receipt="r", body=message.body, group=message.group, sequence=1)
+        (delivery,) = queue.deliveries()
         ports = apply.BatchPorts(tables=counted.tables, inbox=inbox, dead_letters=queue, source="q")  # type: ignore[arg-type]
         assert apply.apply([delivery], ports=ports, seconds=30).entries
 
     assert counted.during(ingest) == requests.INGEST
-    assert counted.during(apply_batch) == requests.WRITE + requests.WRITE_QUEUED
+    assert counted.during(apply_batch) == requests.WRITE
 
 
 @pytest.mark.parametrize("entries", [2, 4])

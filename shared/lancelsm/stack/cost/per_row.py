@@ -166,7 +166,7 @@ def _queued(requests_made: float, *, messages: float, kilobytes: float) -> Itera
     part = "queue"
     chunks = ceil(1000 * kilobytes / messages * _COMPRESSED / CHUNK_BYTES)
     yield from _invocations(part, "ingest", requests_made, kilobytes / requests_made)
-    yield from _requests(part, "heads", requests.INGEST * requests_made + requests.WRITE_QUEUED * messages)
+    yield from _requests(part, "heads", requests.INGEST * requests_made)
     yield CostItem(part=part, item="messages sent", quantity=messages * chunks, price=prices.QUEUE_REQUEST)
     yield CostItem(part=part, item="messages received", quantity=messages * chunks, price=prices.QUEUE_REQUEST)
     yield CostItem(part=part, item="messages deleted", quantity=messages, price=prices.QUEUE_REQUEST)

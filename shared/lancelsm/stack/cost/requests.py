@@ -27,7 +27,6 @@ class Requests:
 
 INGEST: Final = Requests(record_reads=3)  # one invocation
 WRITE: Final = Requests(object_writes=1, record_writes=1, record_reads=1)  # one entry
-WRITE_QUEUED: Final = Requests(record_reads=1)  # in addition for an entry of a message
 WRITE_FIRST: Final = Requests(record_writes=1)  # in addition for the first entry after a merge, which marks the region
 FLUSH: Final = Requests(object_writes=13, object_reads=7, record_writes=1, record_reads=2)  # one generation
 FLUSH_ENTRY: Final = Requests(object_reads=1)  # in addition for each entry in it

@@ -286,8 +286,10 @@ class _RegionBatch:
             raise _out_of_time(context.uri)
         job = self._jobs[0]
         context = replace(context, budget_seconds=min(seconds_left, context.budget_seconds))
+        held: Head | None = None
         try:
-            region = job.old or find_or_create_region(self._target, job.message.values)[0]
+            if (region := job.old) is None:
+                region, held = find_or_create_region(self._target, job.message.values)
         except SealedRegion as sealed:
             self._route_again(sealed)
             return
@@ -297,7 +299,7 @@ class _RegionBatch:
         elif job.old is not None:
             self._move(region)
         else:
-            self._append(region)
+            self._append(region, held)
 
     def _route_again(self, sealed: SealedRegion) -> None:
         """Let the messages of a sealed region go to the new regions of their keys.
@@ -348,8 +350,12 @@ class _RegionBatch:
         if not job.rows.num_rows:
             self._settle(1)
 
-    def _append(self, region: Region) -> None:
-        """Append one entry with as many messages as fit."""
+    def _append(self, region: Region, held: Head | None) -> None:
+        """Append one entry with as many messages as fit.
+
+        Args:
+            held: a head that was just read.
+        """
         batch = self._next_entry()
         drafts: dict[int, Draft] = {}  # by the number of messages that are not in the log yet
         new: list[_Job] = []
@@ -363,7 +369,7 @@ class _RegionBatch:
                 drafts[len(new)] = draft(rows, applied_sequences=applied, at=region.context.clock.now())
             return drafts[len(new)] if new else None
 
-        writer = RegionWriter(region, self._target, owner=self._target.owner, previous_owners=(), depth=1)
+        writer = RegionWriter(region, self._target, owner=self._target.owner, previous_owners=(), depth=1, held=held)
         try:
             entry = writer.append_after(next_draft)
         except SealedRegion as sealed:
