@@ -34,6 +34,7 @@ NAMES = (
     "gc_round",
     "gc_sweep",
     "scrub",
+    "backup",
     "ingest",
     "writer_flush",
 )
@@ -140,6 +141,9 @@ def table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Table:
         ("LANCELSM_QUEUE_URL", "queue"),
         ("LANCELSM_DEAD_LETTER_URL", "dead-letters"),
         ("LANCELSM_DISPATCH_QUEUE_URL", "chunks"),
+        ("LANCELSM_BACKUP_QUEUE_URL", "backups"),
+        ("LANCELSM_BACKUPS", f"file://{tmp_path}/backups"),
+        ("LANCELSM_REGISTRY", "dynamodb:heads"),
         ("AWS_REGION", "us-east-1"),
     ):
         monkeypatch.setenv(name, value)
