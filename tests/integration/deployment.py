@@ -47,12 +47,16 @@ class Deployment:
         self._outputs: dict[str, str] = {}
         self._run = uuid.uuid4().hex[:8]  # makes names unique: tables of earlier runs may exist
 
-    def make(self, *targets: str) -> None:
-        """Run targets of the Makefile for this stage and this account."""
+    def make(self, *targets: str, source: Path = ROOT) -> None:
+        """Run targets of the Makefile for this stage and this account.
+
+        Args:
+            source: the checkout whose code is deployed.
+        """
         outer = {name: value for name, value in os.environ.items() if name not in _OUTER_MAKE}
         done = subprocess.run(
             ["make", *targets, f"STAGE={self.stage}", f"CDK_OUT={self._directory / 'cdk.out'}"],
-            cwd=ROOT,
+            cwd=source,
             env={**outer, **self.aws.environment},
             stdin=subprocess.DEVNULL,
             capture_output=True,
