@@ -6,6 +6,7 @@ import shutil
 from itertools import count
 
 import lance
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -179,3 +180,13 @@ def test_a_restore_that_crashes_at_any_call_is_continued_and_keeps_newer_rows(ta
         assert names(after) == []
         assert after.scrub().ok
     assert at > 30
+
+
+def test_hashes_with_the_same_first_word_are_told_apart_by_the_second():
+    def words(*pairs):
+        return np.array(pairs, np.uint64).reshape(-1, 2)
+
+    known = difference._sorted([words((5, 1), (7, 1)), words((5, 2), (5, 3))])
+    found = difference._is_in(words((5, 3), (7, 2), (5, 1), (6, 1), (9, 1), (7, 1)), known)
+    assert found.tolist() == [True, False, True, False, False, True]
+    assert difference._is_in(words((5, 3)), difference._sorted([])).tolist() == [False]

@@ -89,17 +89,22 @@ def most_rows(view: View) -> int:
 
 
 def _sorted(parts: Iterable[Any]) -> Any:
-    """Return hashes in the order of their first words."""
+    """Return hashes in the order of their first words, as two arrays of words."""
     words = np.concatenate([np.empty((0, 2), np.uint64), *parts])
-    return words[np.argsort(words[:, 0], kind="stable")]
+    order = np.argsort(words[:, 0], kind="stable")
+    return words[order, 0], words[order, 1]
 
 
 def _is_in(words: Any, hashes: Any) -> Any:
     """Return for each hash whether it is among the sorted ones."""
-    first, last = (np.searchsorted(hashes[:, 0], words[:, 0], side=side) for side in ("left", "right"))
-    found = np.zeros(len(words), bool)
-    for step in range(int((last - first).max(initial=0))):  # two rows rarely have the same first word
-        at = first + step
-        has = at < last
-        found[has] |= (hashes[at[has]] == words[has]).all(axis=1)
+    firsts, seconds = hashes
+    order = np.argsort(words[:, 0])  # words in order are found much faster
+    wanted = words[order]
+    at = np.searchsorted(firsts, wanted[:, 0])
+    found, left = np.zeros(len(words), bool), np.arange(len(words))
+    while len(left):  # two rows rarely have the same first word
+        left = left[at[left] < len(firsts)]
+        left = left[firsts[at[left]] == wanted[left, 0]]
+        found[order[left]] |= seconds[at[left]] == wanted[left, 1]
+        at[left] += 1
     return found
