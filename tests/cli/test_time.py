@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import os
 import subprocess
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import lancelsm
@@ -314,3 +317,23 @@ def test_drop_asks_for_confirmation_on_a_terminal(run, orders, monkeypatch, answ
     done = run("drop", orders, stdin=answer)
 
     assert (done.code, orders.joinpath("_versions").exists()) == ((130, True) if answer == "n\n" else (0, False))
+
+
+def test_a_time_to_live_is_given_shown_changed_and_removed(run, as_json, tmp_path):
+    rows = tmp_path / "rows.json"
+    rows.write_text('{"id": 1, "day": "2001-01-01"}\n{"id": 2, "day": null}\n')
+    schema = tmp_path / "rows.parquet"
+    pq.write_table(pa.table({"id": [1], "day": pa.array([dt.date(2001, 1, 1)])}), schema)
+    table = tmp_path / "table"
+    as_json("init", table, "--schema", schema, "--primary-key", "id", "--ttl", "7d on day")
+    as_json("write", table, rows)
+
+    assert scanned_ids(run, table) == [2]
+    assert as_json("status", table)["ttl"] == as_json("describe", table)["ttl"] == "7d on day"
+    assert "Rows expire: 7d on day" in run("status", table).out
+    assert as_json("config", "ttl", table, "36500d on day") == {"table": str(table), "ttl": "36500d on day"}
+    assert scanned_ids(run, table) == [1, 2]
+    assert "never expire" in run("config", "ttl", table, "never").out
+    assert as_json("status", table)["ttl"] is None
+    refused = run("config", "ttl", table, "7d on id", "--output", "json")
+    assert (refused.code, refused.document["error"]["field"]) == (1, "id")

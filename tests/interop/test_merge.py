@@ -11,12 +11,15 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from lance.mem_wal import CompactedSsTable
+from lance.mem_wal import CompactedSsTable, LsmScanner
 
 from lancelsm.common.layout import Generation, RegionId, generation_path
 from lancelsm.compaction.plan import RegionPending
 from tests.interop import lance_oracle as oracle
+from tests.simulation.faults import FakeClock
 from tests.unit.merge_environment import A, B, Environment, row
+from tests.unit.ttl_scenarios import expiring, ids, upsert
+from tests.unit.ttl_scenarios import row as ttl_row
 
 pytestmark = pytest.mark.interop
 
@@ -111,3 +114,21 @@ def test_any_sequence_of_generations_and_merges_equals_lances_own_upserts(
 
         table.check()
         assert table.rows() == oracle.by_key(lance.dataset(peer).to_table(), "id")
+
+
+def test_lances_readers_see_an_expired_row_until_it_is_removed_and_no_older_one(tmp_path: Path) -> None:
+    clock = FakeClock()
+    table = expiring(tmp_path / "t", clock, settings={"skew_allowance_seconds": 300})
+    upsert(table, [ttl_row(clock, 1, 100, "old"), ttl_row(clock, 2, None, "kept")])
+    table.flush()
+    table.merge(engine="inprocess")
+    upsert(table, [ttl_row(clock, 1, -1, "expired")])
+    table.flush()
+    assert ids(table) == [2]
+    scanned = LsmScanner.from_snapshots(*table.lance_snapshot()).to_table()
+    assert sorted(scanned["v"].to_pylist()) == ["expired", "kept"]
+    table.merge(engine="inprocess")  # it has not expired by every clock
+    assert sorted(lance.dataset(table.uri).to_table()["v"].to_pylist()) == ["expired", "kept"]
+    clock.advance(300)
+    assert table.optimize().rows_expired == 1
+    assert lance.dataset(table.uri).to_table()["v"].to_pylist() == ["kept"]

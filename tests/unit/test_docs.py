@@ -27,7 +27,13 @@ PAGES = [*(ROOT / name for name in NAMED_PAGES), *sorted((ROOT / "docs").rglob("
 DIRECTORIES = "benchmarks|docs|events|examples|functions|infra|layers|local|proto|requirements|shared|tests|tools"
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 OF_FILES = {"json", "py", "sqlite", "md", "txt", "zip"}
-METADATA = {"lancelsm.fence", "lancelsm.indexes", "lancelsm.merged", "spark.sql.python.filterPushdown.enabled"}
+METADATA = {
+    "lancelsm.fence",
+    "lancelsm.indexes",
+    "lancelsm.merged",
+    "lancelsm.ttl",
+    "spark.sql.python.filterPushdown.enabled",
+}
 IN_LAYERS = {"lance/lance.py"}  # a build writes it
 
 

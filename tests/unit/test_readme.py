@@ -126,3 +126,10 @@ def test_the_directory_tree_matches_a_real_table(shell: tuple[Path, str]) -> Non
     ):
         assert shown in tree
         assert list(table.glob(pattern)), pattern
+
+
+@pytest.mark.rest
+def test_the_example_of_sessions_shows_no_session_that_has_expired(tmp_path: Path) -> None:
+    done = run(sys.executable, str(ROOT / "examples" / "sessions.py"), directory=tmp_path)
+
+    assert done.splitlines() == ["['a', 'c'] 0", "3 30m on seen_at", "['b', 'c'] 0", "1d on seen_at"]

@@ -77,10 +77,12 @@ class TableMaintenance(OpenTable):
 
     @checked
     def optimize(self) -> Optimized:
-        """Rewrite fragments of the base if that is due, and update its indexes. `run` does it after each merge.
+        """Rewrite fragments of the base if that is due, hide expired rows in it, and update its indexes.
+
+        `run` does it after each merge.
 
         Returns:
-            What was rewritten; `left` is True if more remains to be done.
+            What was rewritten, and how many rows had expired; `left` is True if more remains to be done.
 
         Raises:
             Corrupt: the base, a head, a manifest or a generation is missing or damaged.
