@@ -22,6 +22,7 @@ from lancelsm.cli import (
     search,
     snapshots,
     sql,
+    table_report,
     tables,
 )
 from lancelsm.cli.session import OutputOption, ProfileOption, StorageOptions, VerboseOption, remember
@@ -72,6 +73,7 @@ for module in (
     search,
     sql,
     redrive,
+    table_report,
     cost,
     doctor,
 ):
