@@ -11,11 +11,12 @@ import pytest
 import lancelsm
 from lancelsm.admin import reshard as resharding
 from lancelsm.errors import Invalid
+from lancelsm.read.transact import source_offsets
 from lancelsm.region import config as configs
 from lancelsm.region.catalog import Region
 from lancelsm.wal.claim import add_to_catalog, create_region
 from lancelsm.wal.log_writer import open_log
-from tests.simulation.marks import without
+from tests.simulation.marks import changed, without
 from tests.simulation.removal import anywhere, with_and_without
 from tests.unit.moved_scenarios import (
     collected_log_behind_a_moved_message,
@@ -114,6 +115,18 @@ def stream_across_a_reshard(path: Path) -> None:
     assert [change.rows["v"].to_pylist() for change in table.changes()] == [[value] for value in range(1, 22)]
 
 
+def event_that_an_old_region_has(path: Path) -> None:
+    """A source repeats an event after a reshard, when its row was replaced."""
+    table = _table(path)
+    with pytest.MonkeyPatch.context() as patch:  # its offset is not recorded
+        patch.setattr(source_offsets, "move_offset", lambda *_, **__: None)
+        table.apply_changes(_row(1, 1), source="s", offset=1)
+    table.reshard("bucket(id, 2)")
+    table.upsert(_row(1, 9))
+    table.apply_changes(_row(1, 1), source="s", offset=1)
+    assert table.get(1)["v"].to_pylist() == [9]
+
+
 def reshard_that_stalled(path: Path) -> None:
     """A process stalls before it writes the configuration; others finish the reshard, and do the next one."""
     table = _table(path)
@@ -172,6 +185,10 @@ test_scenarios_pass, test_scenarios_fail_without_a_guard = with_and_without(
             [without("old regions are read to their end first")],
             stream_across_a_reshard,
         ),
+        "an event of an old region is applied once": (
+            [changed("event of an earlier region is applied once", "True")],
+            event_that_an_old_region_has,
+        ),
         "the region spec never goes back": ([without("region spec never goes back")], reshard_that_stalled),
     },
     own=(
@@ -182,6 +199,7 @@ test_scenarios_pass, test_scenarios_fail_without_a_guard = with_and_without(
         reshard_that_stalled,
         base_before_the_reshard,
         stream_across_a_reshard,
+        event_that_an_old_region_has,
     ),
 )
 pytestmark = pytest.mark.rest

@@ -298,3 +298,18 @@ def test_collections_of_a_resharded_table_leave_its_rows(tmp_path: Path) -> None
     assert all(one.head().first_position > 1 for one in old if one.head().wal_rows)
     assert _values(lancelsm.open(table.uri)) == {key: 2 if key < 2 else int(key < 5) for key in range(10)}
     assert table.scrub().ok
+
+
+def test_an_event_that_an_old_region_has_is_not_applied_again(tmp_path: Path) -> None:
+    table = _create(tmp_path)
+    held = lancelsm.open(table.uri)
+    events = [{"id": 1, "v": 1}, {"id": 2, "v": 1}]
+    assert held.apply_changes(events, source="s", offset=[1, 2]).written == 2
+
+    table.reshard("bucket(id, 3)")
+    _upsert(table, range(1, 2), 9)
+
+    for one in (table, held, lancelsm.open(table.uri)):
+        assert one.apply_changes(events, source="s", offset=[1, 2]).skipped == 2
+    assert held.apply_changes([{"id": 2, "v": 3}], source="s", offset=3).written == 1
+    assert (_values(table)[1], _values(table)[2]) == (9, 3)

@@ -20,7 +20,16 @@ from lancelsm.errors import Contended, Invalid, Unavailable
 from lancelsm.region.handle import open_configured
 from lancelsm.spark import merge, write, write_stream
 from lancelsm.spark.executor_errors import error_of
-from lancelsm.spark.write_rows import REGION, WriteJob, chunks, job_slot, rows_per_entry, with_regions, write_sorted
+from lancelsm.spark.write_rows import (
+    REGION,
+    WriteJob,
+    chunks,
+    job_slot,
+    rows_per_entry,
+    spec_number_of,
+    with_regions,
+    write_sorted,
+)
 from lancelsm.table import Table
 from tests.unit.tables import by_key
 
@@ -229,3 +238,21 @@ def test_a_frame_of_the_other_kind_is_refused_with_the_right_call(is_stream: boo
     right = "write" if call is write_stream else "write_stream"
     with pytest.raises(Invalid, match=rf"Call lancelsm.spark.{right}$"):
         call(SimpleNamespace(isStreaming=is_stream), str(tmp_path))
+
+
+def test_a_run_that_a_reshard_interrupted_writes_each_row_once(tmp_path: Path) -> None:
+    table = table_in(tmp_path)
+    job = job_of(table)
+    batches = task(job, range(20))
+    run(job, pa.Table.from_batches(batches).slice(0, 2 * SIZE).to_batches())  # of one region
+
+    table.reshard("bucket(id, 3)")
+
+    run(job, batches)  # the task goes on, and placed its rows before
+    assert logged(table) == list(range(20))
+    for batch, number, times in ((0, 1, 1), (1, 2, 2)):  # the same run again, then the next one
+        again = job_of(table, batch=batch)
+        again = replace(again, number=spec_number_of(again, open_configured(table.uri)))
+        assert again.number == number
+        run(again, task(again, range(20)))
+        assert logged(table) == sorted(list(range(20)) * times)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -21,6 +21,7 @@ from lancelsm.spark.write_rows import (
     check_columns,
     job_slot,
     rows_per_entry,
+    spec_number_of,
     with_regions,
     write_sorted,
 )
@@ -121,6 +122,7 @@ def write_as(
         alone=alone,
         rows_per_entry=rows_per_entry(handle.config.schema),
     )
+    job = replace(job, number=spec_number_of(job, handle))
     with job_errors(table=job.uri):
         results = _sorted(df, handle, job).mapInArrow(
             partial(write_sorted, job=job), ", ".join([*(f"{name} long" for name in COUNTS), "error binary"])

@@ -11,17 +11,19 @@ from __future__ import annotations
 import pickle
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lancelsm.common.layout import RegionId
 from lancelsm.errors import Ambiguous, Contended, Invalid, LsmError, Unavailable, error_context
+from lancelsm.read.transact.source_offsets import producer as producer_of
 from lancelsm.record.casts import cast_column
 from lancelsm.record.normalize import deletes, upserts
 from lancelsm.record.schema import TableSchema, unknown_column
-from lancelsm.region.catalog import Region, TableContext
+from lancelsm.region.catalog import Directory, Region, TableContext, regions, with_heads
 from lancelsm.region.handle import TableHandle, WriteTarget, open_configured
 from lancelsm.region.head import Head
 from lancelsm.region.lease import lease
@@ -54,6 +56,7 @@ class WriteJob:
         alone: no other job may use the producer meanwhile. A region with a higher batch then is an error; else it has
             the rows of this batch already.
         rows_per_entry: how many rows are one chunk.
+        number: that of the region spec by which rows are placed in tasks and chunks.
     """
 
     uri: str
@@ -62,9 +65,25 @@ class WriteJob:
     batch: int
     alone: bool
     rows_per_entry: int
+    number: int = 1
 
     def sequence(self, chunk: int) -> int:
         return (self.batch + 1) * _BATCH + chunk
+
+
+def spec_number_of(job: WriteJob, handle: TableHandle) -> int:
+    """Return the number of the region spec by which the rows of a job are placed: one for all its tasks and attempts.
+
+    A run that was begun before a reshard is placed by the old spec again, so that its chunks are the same.
+    """
+    config, newest = handle.config, handle.target().regions.number
+    known = [one for one in regions(handle.context) if one.number < newest and config.regions_of(one.number)]
+
+    def applied(region: Region, head: Head) -> int:
+        return head.applied(producer_of(f"{job.producer}@{region.id}") if job.op == "apply" else job.producer)
+
+    found = with_heads(handle.context, known) if config.earlier_regions else []
+    return min((one.number for one, head in found if applied(one, head) >= job.sequence(0)), default=newest)
 
 
 def rows_per_entry(schema: TableSchema) -> int:
@@ -139,13 +158,15 @@ def with_regions(batches: Iterable[pa.RecordBatch], job: WriteJob) -> Iterator[p
     """
     handle = open_configured(job.uri)
     target = handle.target()
+    spec = handle.config.regions_of(job.number) or target.regions
+    directory = Directory(handle.context, spec_id=spec.spec_id)
     for batch in batches:
         with _in_table(job):
             columns = {field.name: _key(batch, field) for field in target.schema.key}
         keys = pa.table({**columns, _ROW: pa.array(range(batch.num_rows), pa.int64())})
-        parts = route(keys, target.regions)
+        parts = route(keys, spec)
         rows = pa.chunked_array([chunk for part in parts for chunk in part.rows.column(_ROW).chunks], pa.int64())
-        ids = [pa.repeat(pa.scalar(target.directory.named(one.values).id), one.rows.num_rows) for one in parts]
+        ids = [pa.repeat(pa.scalar(directory.named(one.values).id), one.rows.num_rows) for one in parts]
         regions = pa.chunked_array(ids, pa.string()).take(pc.sort_indices(rows)).combine_chunks()
         yield pa.RecordBatch.from_arrays(
             [*batch.columns, regions], schema=batch.schema.append(pa.field(REGION, pa.string()))
@@ -282,9 +303,9 @@ def _appender(job: WriteJob) -> _Append:
         return apply
     writers = RegionWriters(target, owner=target.owner)
 
-    def append(_: str, chunk: int, part: pa.Table) -> _Appended:
+    def append(placed: str, chunk: int, part: pa.Table) -> _Appended:
         skipped: list[int] = []
-        once = _once(job, chunk, target, skipped)
+        once = _once(job, RegionId(placed), chunk, target, skipped)
         writers.append_all(_stored(part, job.op, target.schema), next_draft=once)
         return _Appended(skipped=sum(skipped))
 
@@ -303,15 +324,24 @@ def _columns(part: pa.Table, names: Sequence[str], schema: TableSchema) -> pa.Ta
 
 
 def _once(
-    job: WriteJob, chunk: int, target: WriteTarget, skipped: list[int]
+    job: WriteJob, placed: RegionId, chunk: int, target: WriteTarget, skipped: list[int]
 ) -> Callable[[Region, pa.Table], Callable[[Head], Draft | None]]:
+    """Return what to append of a chunk at a head. A chunk is numbered in the region `placed`.
+
+    If a reshard has sealed this region, its head says whether it has the chunk. If not, the new regions take their
+    parts under a producer of their own, since chunks of several old regions may go to one of them.
+    """
     sequence = job.sequence(chunk)
 
     def at_region(region: Region, rows: pa.Table) -> Callable[[Head], Draft | None]:
         encoded: list[Draft] = []
+        is_moved = region.number > job.number
+        producer = f"{job.producer}@{placed}" if is_moved else job.producer
+        old = replace(region, id=placed).find_head() if is_moved else None
+        before = 0 if old is None else old.applied(job.producer)
 
         def next_draft(head: Head) -> Draft | None:
-            done = head.applied(job.producer)
+            done = max(head.applied(producer), head.applied(job.producer), before)
             if job.alone and done >= job.sequence(0) + _BATCH:  # guard: job is the only one of its producer
                 raise Invalid(
                     "a later job took the place of this one, which stood still for too long or whose clock is behind",
@@ -322,7 +352,7 @@ def _once(
                 skipped.extend([rows.num_rows] if done >= job.sequence(0) + _BATCH else [])
                 return None
             if not encoded:
-                sequences = {job.producer: str(sequence)}
+                sequences = {producer: str(sequence)}
                 encoded.append(draft(rows, applied_sequences=sequences, at=target.context.clock.now()))
             return encoded[0]
 

@@ -287,7 +287,13 @@ class TableWrites(OpenTable):
 
             if self._sequence:
                 order()
-            access = Access(read=self._read_with_retry, append=self._append, order=order, kept=self._views.kept)
+            access = Access(
+                read=self._read_with_retry,
+                append=self._append,
+                order=order,
+                kept=self._views.kept,
+                find_target=lambda: self._target,
+            )
             return apply_changes(events, request, access, context)
 
     @checked

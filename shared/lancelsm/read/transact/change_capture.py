@@ -26,6 +26,7 @@ from lancelsm.read.transact import source_offsets as of_sources
 from lancelsm.read.transact.change_decision import check_sequence, decide
 from lancelsm.read.transact.change_event import RowChange, Selection, select
 from lancelsm.read.transact.change_formats import PARSE, BadLine, Format, Refused, listed_events
+from lancelsm.read.transact.earlier_offsets import applied_earlier
 from lancelsm.read.transact.newest_at_head import NewestAtHead
 from lancelsm.read.transact.rows_at_head import ViewedRows
 from lancelsm.read.transact.stored_changes import as_deletes, numbered, numbers, stored, without_numbers
@@ -36,6 +37,7 @@ from lancelsm.record.files import has_decimal
 from lancelsm.record.key import key_column
 from lancelsm.record.schema import TOMBSTONE, TableSchema
 from lancelsm.region.catalog import Region, TableContext
+from lancelsm.region.handle import WriteTarget
 from lancelsm.region.head import Head
 from lancelsm.wal.entry import Draft, draft
 
@@ -81,12 +83,16 @@ class CaptureRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Access:
-    """How to read and write the table. `order` records what orders its events. `kept` keeps pages of key filters."""
+    """How to read and write the table. `order` records what orders its events. `kept` keeps pages of key filters.
+
+    `find_target` returns the table with its newest region spec that this process has met.
+    """
 
     read: ReadView
     append: Append
     order: Callable[[], None]
     kept: BoundedCache
+    find_target: Callable[[], WriteTarget]
 
 
 class _Rejected:
@@ -233,21 +239,23 @@ class _Call:
         self._unfilled: dict[RegionId, frozenset[int]] = {}
 
     def append(self, rows: pa.Table) -> Applied:
-        self._access.append(rows, next_draft=self._next_draft)
+        done = self._access.append(rows, next_draft=self._next_draft)
         repeated = frozenset().union(*self._repeated.values())  # an event may be in two regions
         late = frozenset().union(*self._late.values())
-        return sum(self._regions.values(), start=Applied(skipped=len(repeated), late=len(late)))
+        written = [self._regions[entry.region] for entry in done.entries]  # a region that a reshard sealed has no entry
+        return sum(written, start=Applied(skipped=len(repeated), late=len(late)))
 
     def _next_draft(self, region: Region, part: pa.Table) -> Callable[[Head], Draft | Head | None]:
         given, changes = without_numbers(part), [self._changes[number] for number in numbers(part)]
         floors: dict[RegionId, pa.Table] = {}
         current = self._newest(region, given, floors) if self._reads else None
+        earlier = self._earlier(given)
 
         def next_draft(head: Head) -> Draft | Head | None:
             newest = None if current is None else current.at(head)
             if current is not None and newest is None:
                 return region.head()
-            return self._decided(region, head, given, changes, newest, floors.get(region.id))
+            return self._decided(region, head, given, changes, newest, floors.get(region.id), earlier)
 
         return next_draft
 
@@ -259,12 +267,18 @@ class _Call:
         changes: Sequence[RowChange],
         newest: pa.Table | None,
         floor: pa.Table | None,
+        earlier: Sequence[int],
     ) -> Draft | None:
         request, source = self._request, self._request.source
         left = list(range(len(changes)))
         if source is not None:
             done = head.applied(of_sources.producer(source))
             left = [at for at in left if self._offsets[changes[at].event] > done]  # guard: event is applied once
+            left = [
+                at
+                for at in left
+                if self._offsets[changes[at].event] > earlier[at]  # guard: event of an earlier region is applied once
+            ]
         decided = decide(
             given.take(pa.array(left, pa.int64())),
             newest,
@@ -297,6 +311,13 @@ class _Call:
         applied = {} if source is None else {of_sources.producer(source): str(self._offsets[-1])}
         is_ordered = bool(self._sequence)
         return draft(decided.rows, applied_sequences=applied, at=region.context.clock.now(), ordered=is_ordered)
+
+    def _earlier(self, given: pa.Table) -> Sequence[int]:
+        """Return, for each given row, the offset that the regions of its key before reshards have of the source."""
+        source, target = self._request.source, self._access.find_target()
+        if source is None or not target.earlier_regions:
+            return [0] * given.num_rows
+        return applied_earlier(given, target, of_sources.producer(source), kept=self._access.kept)
 
     def _newest(self, region: Region, given: pa.Table, floors: dict[RegionId, pa.Table]) -> NewestAtHead:
         """Return the newest rows of the given keys. `floors` gets the late floor of the view with these rows."""

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
+from lancelsm.common.layout import RegionId
 from lancelsm.errors import Invalid
 from lancelsm.read.transact.read_token import Unchanged
 from lancelsm.read.transact.rows_at_head import RowsAtHead
@@ -48,6 +49,11 @@ class Transaction:
         self._rows = rows
         self._unchanged = unchanged
         self.skipped = 0
+        self.is_drafted = False  # the last call of `draft_after` returned a draft
+
+    @property
+    def region(self) -> RegionId:
+        return self._region.id
 
     def draft_after(self, head: Head) -> Draft | Head | None:
         """Return the draft to append right after this head; None if there is nothing to append.
@@ -67,8 +73,8 @@ class Transaction:
         if self._unchanged is not None and not self._unchanged.at(head):
             return self._newer_than(head)
         change = self._decide(current)
-        self.skipped = change.skipped
-        return draft(change.rows, at=self._region.context.clock.now()) if change.rows.num_rows else None
+        self.skipped, self.is_drafted = change.skipped, bool(change.rows.num_rows)
+        return draft(change.rows, at=self._region.context.clock.now()) if self.is_drafted else None
 
     def _newer_than(self, head: Head) -> Head:
         newest = self._region.head()

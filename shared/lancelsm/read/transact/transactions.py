@@ -112,7 +112,8 @@ class Transactions:
             return transaction.draft_after
 
         done = self._append(given, next_draft=next_draft)
-        return replace(done, skipped=sum(one.skipped for one in begun))
+        appended = {entry.region for entry in done.entries}  # without regions that a reshard sealed meanwhile
+        return replace(done, skipped=sum(one.skipped for one in begun if not one.is_drafted or one.region in appended))
 
     def update(self, *, where: str, texts: Mapping[str, str]) -> Committed:
         """Set columns of every row that matches a condition. Arguments and errors are those of `Table.update`."""
