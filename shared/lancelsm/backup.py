@@ -1,6 +1,7 @@
 """Back up the live rows of a table to another location, and create new tables from backups.
 
     {location}/rows/{nonce}/     a Lance dataset of the rows
+    {location}/_lancelsm/files/ sequences of deletes, if change events of the table are ordered
     {location}/backup.json       source table, schema, key, regions and settings; count and setsum of the rows
 
 `backup.json` is written last, after the rows were read back: without it there is no backup. A backup has no indexes, no
@@ -19,22 +20,24 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from lancelsm.admin.clone import Copied, facts_of
+from lancelsm.admin.clone import Copied, facts_of, rows_above_base
 from lancelsm.admin.create import begin_copy, check_free, ensure_base, register_table
 from lancelsm.common.checked import checked
 from lancelsm.common.formats import check_format
 from lancelsm.common.json_text import parse_json
 from lancelsm.common.layout import BACKUP, RESTORED, TableId, table_id
 from lancelsm.common.setsum import Setsum
+from lancelsm.dataset.adoption import write_facts
 from lancelsm.dataset.base_reads import scan_base
 from lancelsm.dataset.copies import read_copy, write_copy
-from lancelsm.dataset.statement import check_stated, files_of
+from lancelsm.dataset.deleted_keys import back_up_deletes, copy_deletes, has_deletes
+from lancelsm.dataset.statement import Stating, check_stated, files_of
 from lancelsm.errors import Corrupt, Invalid, Unavailable
 from lancelsm.objects import ObjectStore, put_once
 from lancelsm.read.reader import scan
 from lancelsm.read.view import View, take_view
 from lancelsm.record.rowsum import row_setsum
-from lancelsm.record.schema import TableSchema, declare_primary_key, numbered
+from lancelsm.record.schema import TOMBSTONE, TableSchema, declare_primary_key, numbered
 from lancelsm.record.ttl import parse_ttl
 from lancelsm.region import config as configs
 from lancelsm.region.catalog import regions
@@ -47,6 +50,7 @@ from lancelsm.table import Table
 FORMAT = 2
 
 _ROWS = re.compile(r"rows/[0-9a-f]{32}")
+_OPTIONAL = ("sequence_by", "ttl", "deletes")
 _TTL = "1h"  # of the snapshot that a backup reads; it is refreshed meanwhile
 
 
@@ -68,6 +72,7 @@ class Backup:
     format: int = FORMAT
     sequence_by: list[str] = field(default_factory=list)
     ttl: str = ""
+    deletes: dict[str, str] = field(default_factory=dict)
 
     def table_schema(self) -> TableSchema:
         """Return the schema of a table restored from this backup, with the field ids that its base will have."""
@@ -187,6 +192,11 @@ def _copy(
     if (read.rows, read.setsum) != (written.rows, written.setsum):
         raise Corrupt("the rows read back differ from those written", remedy="Back up again", table=location)
     uri, spec = handle.context.uri, config.regions
+    sequence = configs.newest_sequence(handle.context.objects, config, uri=uri)
+    deletes: dict[str, str] = {}
+    if sequence:
+        above = (rows.filter(rows[TOMBSTONE]) for rows in rows_above_base(view, handle))
+        deletes = back_up_deletes(base, handle.context.objects, above, names=sequence, now=ports.clock.now(), to=store)
     backup = Backup(
         source=uri,
         table=config.table,
@@ -196,13 +206,14 @@ def _copy(
         schema=base64.b64encode(schema.serialize()).decode(),
         regions="" if spec is None else spec.describe(),
         settings=dict(config.settings),
-        sequence_by=list(configs.newest_sequence(handle.context.objects, config, uri=uri)),
+        sequence_by=list(sequence),
+        deletes=deletes,
         ttl="" if base.ttl is None else base.ttl.text,
         path=path,
         rows=written.rows,
         row_setsum=written.setsum.hex(),
     )
-    document = {name: value for name, value in asdict(backup).items() if name not in ("sequence_by", "ttl") or value}
+    document = {name: value for name, value in asdict(backup).items() if name not in _OPTIONAL or value}
     body = json.dumps(document, indent=1).encode()
     found = put_once(store, BACKUP, body, attempts=range(2))
     if found is None:
@@ -278,6 +289,9 @@ def restore(
             table=location,
             object=f"{source_uri}/{backup.path}",
         )
+    if backup.deletes and not has_deletes(base):
+        made = copy_deletes(backup.deletes, ports.store(source_uri, storage_options), base, store)
+        write_facts(base, made, stating=Stating(objects=store))  # guard: restored table has the sequences of deletes
     register_table(config, store, location, storage_options=storage_options, ports=ports)
     configs.create(store, config, uri=location)
     return Copied(uri=location, rows=backup.rows, source=source_uri)
@@ -303,7 +317,9 @@ def read_backup(store: ObjectStore, *, uri: str) -> Backup:
         check_format(document["format"], newest=FORMAT, what="backup", remedy=remedy, table=uri)
         backup = Backup(**document)
         backup.table_schema()
-    except (ValueError, KeyError, TypeError, pa.ArrowException, OSError) as error:
+        if any(type(text) is not str for text in backup.deletes.values()):
+            raise TypeError("deletes are no texts by name")
+    except (ValueError, KeyError, TypeError, AttributeError, pa.ArrowException, OSError) as error:
         raise Corrupt(f"the backup is unreadable: {error!r}", table=uri, object=BACKUP) from error
     try:
         _ = parse_ttl(backup.ttl, backup.table_schema().columns) if backup.ttl else None

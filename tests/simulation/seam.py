@@ -106,6 +106,9 @@ COMPOSED = frozenset(
         "scrub_reads.own_row_setsum",  # if rows don't add up under the columns of the base
         "deleted_keys.check_deletes",
         "deleted_keys.copy_deletes",  # within share_base
+        "deleted_keys.deletes_of_other_regions",
+        "deleted_keys.back_up_deletes",
+        "deleted_keys.has_deletes",
         "deleted_keys.find_deletes",
         "deleted_keys.keep_deletes",
         "deleted_keys.read_deletes",

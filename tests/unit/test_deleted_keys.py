@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 
 import lancelsm
+from lancelsm import backup
 from lancelsm.admin import restore_point as restoring
 from lancelsm.admin.clone import clone_snapshot
 from lancelsm.admin.rebuild import rebuild
@@ -125,6 +126,34 @@ def cloned(path: Path) -> None:
     assert clone.scrub().ok
 
 
+def crashes(*_: Any, **__: Any) -> None:
+    raise Crash
+
+
+def backed_up(path: Path) -> None:
+    """A backup has deletes of all levels: forgotten ones, merged ones, and those that no merge has seen."""
+    clock = FakeClock()
+    table = deleted(path, clock)
+    clock.advance(8 * DAY)
+    apply(table, event(2, 7, gone=True))
+    merge(table)
+    apply(table, event(1, 8, gone=True), event(2, 9))
+    table.flush()
+    apply(table, event(5, 10, gone=True))
+    backup.back_up(table, path / "backup", ports=Ports(clock=clock))
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(Crash):
+        patch.setattr(backup, "register_table", crashes)
+        backup.restore(path / "backup", path / "restored", registry="object", ports=Ports(clock=clock))
+    backup.restore(path / "backup", path / "restored", registry="object", ports=Ports(clock=clock))
+    restored = lancelsm.open(path / "restored", ports=Ports(clock=clock))
+    assert late(restored, event(2, 8), event(1, 7), event(5, 9), event(9, 6)) == 4
+    assert late(restored, event(1, 8), event(5, 10), event(10, 7)) == 0
+    assert restored.scrub().ok
+    apply(restored, event(10, 11, gone=True))
+    merge(restored)
+    assert late(restored, event(10, 10), event(5, 9), event(8, 6)) == 3
+
+
 def resharded(path: Path) -> None:
     """The table gets other regions. Some deletes are forgotten before that, and some later."""
     clock = FakeClock()
@@ -154,12 +183,13 @@ test_scenarios_pass, test_scenarios_fail_without_their_guard = with_and_without(
         "a file of deleted keys has its sum": ([without("file of deleted keys has its sum")], wrong_file),
         "a file of deleted keys is read back": ([without("file of deleted keys is read back")], lying_store),
         "a clone keeps the sequences": (
-            [changed("clone keeps the sequences of merged deletes", "metadata = base.metadata")],
+            [changed("clone keeps merged deletes", "metadata = base.metadata")],
             cloned,
         ),
+        "a backup keeps them": ([without("restored table has the sequences of deletes")], backed_up),
         "a reshard keeps them": ([changed("reshard keeps merged deletes", "deletes = {}")], resharded),
     },
-    own=(merged_delete, wrong_file, lying_store, cloned, resharded),
+    own=(merged_delete, wrong_file, lying_store, cloned, resharded, backed_up),
 )
 
 

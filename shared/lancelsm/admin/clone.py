@@ -249,7 +249,7 @@ def _append(table: TableHandle, view: View, *, source: TableHandle) -> None:
     """
     target = table.target()
     writers = RegionWriters(target, owner=table.config.owner)
-    for number, rows in enumerate(_above_base(view, source), start=_BEFORE + 1):
+    for number, rows in enumerate(rows_above_base(view, source), start=_BEFORE + 1):
         for part in route(rows, target.regions):
             next_draft = partial(_draft_if_missing, number, part.rows, context=table.context)
             writers.of(part.values).append_after(next_draft)
@@ -261,7 +261,7 @@ def _draft_if_missing(number: int, rows: pa.Table, head: Head, *, context: Table
     return draft(rows, applied_sequences={_QUEUE: str(number)}, at=context.clock.now(), ordered=context.ordered)
 
 
-def _above_base(view: View, source: TableHandle) -> Iterator[pa.Table]:
+def rows_above_base(view: View, source: TableHandle) -> Iterator[pa.Table]:
     """Yield rows in stored form, level by level in each region, oldest first; in the same parts at every call."""
     for region in view.regions:
         for generation in region.generations:

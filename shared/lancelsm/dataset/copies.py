@@ -70,7 +70,7 @@ def share_base(
         base = open_base(uri=to, storage_options=storage_options)
     if base.facts is None or base.facts.table != facts.table:
         store, origin = open_store(to, storage_options), open_store(source.uri, source.storage_options)
-        metadata = copy_deletes(source, origin, base, store)  # guard: clone keeps the sequences of merged deletes
+        metadata = copy_deletes(source.metadata, origin, base, store)  # guard: clone keeps merged deletes
         own = {name: text for name, text in metadata.items() if not name.startswith(MERGED) and name != FENCE}
         outcome = commit(
             Base.of(base),

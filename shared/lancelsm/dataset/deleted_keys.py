@@ -10,7 +10,7 @@ Collections treat the file like a data file of the version that names it. Model:
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -22,7 +22,7 @@ from lancelsm.dataset.base_table import DELETES, LATE, BaseTable
 from lancelsm.errors import Corrupt, Unavailable
 from lancelsm.objects import ObjectStore, put_once
 from lancelsm.record import sequence
-from lancelsm.record.key import key_column
+from lancelsm.record.key import key_column, newest
 from lancelsm.record.schema import TOMBSTONE, TableSchema
 
 MOST_BYTES = 32 << 20
@@ -153,8 +153,12 @@ def late_floor(metadata: Mapping[str, str], region: RegionId, schema: TableSchem
     return _highest_of(texts, schema, names)
 
 
-def copy_deletes(source: BaseTable, origin: ObjectStore, base: BaseTable, to: ObjectStore) -> dict[str, str]:
-    """Write the file of deleted keys of a source for a clone, whose regions have other ids.
+def copy_deletes(source: Mapping[str, str], origin: ObjectStore, base: BaseTable, to: ObjectStore) -> dict[str, str]:
+    """Write the file of deleted keys of a source for a copy, whose regions have other ids.
+
+    Args:
+        source: the schema metadata of the base of the source.
+        origin: the store with its file.
 
     Returns:
         The schema metadata of `base` with this file, and one late floor for all regions.
@@ -162,15 +166,62 @@ def copy_deletes(source: BaseTable, origin: ObjectStore, base: BaseTable, to: Ob
     Raises: the same errors as `keep_deletes`.
     """
     own = {name: text for name, text in base.metadata.items() if not name.startswith(LATE)}
-    floors = [text for name, text in source.metadata.items() if name.startswith(LATE) and text]
-    if floors:
-        names = sequence.names_in(floors[0])
-        own[f"{LATE}{EVERY_REGION}"] = sequence.to_text(_highest_of(floors, source.schema, names))
-    if key := source.metadata.get(DELETES, ""):
-        rows = read_deletes(origin, key, source.schema, sequence.names_in(source.metadata[HIGHEST]))
+    own.update(_one_floor(source, base.schema))
+    if key := source.get(DELETES, ""):
+        rows = read_deletes(origin, key, base.schema, sequence.names_in(source[HIGHEST]))
         region = pa.array([EVERY_REGION] * rows.num_rows, pa.string())
-        own[DELETES] = _write(to, base, rows.set_column(0, _REGION, region))
+        own[HIGHEST], own[DELETES] = source[HIGHEST], _write(to, base, rows.set_column(0, _REGION, region))
     return own
+
+
+def back_up_deletes(
+    base: BaseTable,
+    objects: ObjectStore,
+    deleted: Iterable[pa.Table],
+    *,
+    names: Sequence[str],
+    now: float,
+    to: ObjectStore,
+) -> dict[str, str]:
+    """Write a file with all deletes of a view for a backup.
+
+    Args:
+        base: that of the view; its file is in `objects`.
+        deleted: tombstones above it in stored form, the oldest first.
+        names: the columns of the sequence.
+        to: the store of the backup.
+
+    Returns:
+        What `copy_deletes` takes as the metadata of its source; empty if no delete has a sequence.
+
+    Raises: the same errors as `keep_deletes`.
+    """
+    columns = _names(base.schema, names)
+    above = [rows.filter(_has_sequence(rows, names)).select(columns) for rows in deleted]
+    found = _table([(EVERY_REGION, now, rows) for rows in above], base.schema, names)
+    if key := base.metadata.get(DELETES, ""):
+        found = pa.concat_tables([read_deletes(objects, key, base.schema, names), found])
+    last = newest(found, tuple(f"{_COLUMN}{name}" for name in base.schema.primary_key))
+    kept, low = _within(last, [f"{_COLUMN}{name}" for name in names])
+    forgotten = {f"{LATE}{EVERY_REGION}.": sequence.to_text(_highest(low, names))} if low.num_rows else {}
+    made = _one_floor({**base.metadata, **forgotten}, base.schema)
+    if kept.num_rows:
+        made |= {HIGHEST: sequence.to_text(_highest(kept, names)), DELETES: _write(to, base, kept)}
+    return made
+
+
+def has_deletes(base: BaseTable) -> bool:
+    """Return whether a base has a file of deleted keys or a late floor."""
+    return any(text and (name == DELETES or name.startswith(LATE)) for name, text in base.metadata.items())
+
+
+def _one_floor(metadata: Mapping[str, str], schema: TableSchema) -> dict[str, str]:
+    """Return one late floor for all regions: the highest of those in this metadata."""
+    floors = [text for name, text in metadata.items() if name.startswith(LATE) and text]
+    if not floors:
+        return {}
+    highest = _highest_of(floors, schema, sequence.names_in(floors[0]))
+    return {f"{LATE}{EVERY_REGION}": sequence.to_text(highest)}
 
 
 def deletes_of_other_regions(base: BaseTable, objects: ObjectStore) -> dict[str, str]:
@@ -178,7 +229,7 @@ def deletes_of_other_regions(base: BaseTable, objects: ObjectStore) -> dict[str,
 
     Raises: the same errors as `keep_deletes`.
     """
-    made = copy_deletes(base, objects, base, objects)
+    made = copy_deletes(base.metadata, objects, base, objects)
     return {name: made[name] for name in (DELETES, f"{LATE}{EVERY_REGION}") if made.get(name)}
 
 
