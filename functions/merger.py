@@ -30,8 +30,9 @@ class Input:
       "regions", instead of the list "merged".
     * `plan`: {"table", "engine": "none", "inprocess" or "spark", "plan", "result", "token"}: where pending generations
       are merged, the URIs of plan and result, and the token under which a job is started, followed by the attempt.
-    * `optimize`: {"fragments_removed", "fragments_added", "indexes_extended", "base_version", "left": whether to call
-      it again, "engine": "inprocess"}. Or {"engine": "spark", "left"}: so much is to be rewritten that a job does it.
+    * `optimize`: {"fragments_removed", "fragments_added", "indexes_extended", "base_version", "rows_expired", "left":
+      whether to call it again, "engine": "inprocess"}. Or {"engine": "spark", "left"}: so much is to be rewritten that
+      a job does it.
     * `record`: {"merge": the answer of `merge` with `result`, "collection": {"name", "at"}}: name and start time of the
       collection that takes what the merge leaves. Writes the metrics of the merge.
     * `why`: {"kind"}: why the last job failed, if another attempt may succeed; "Unknown" if it was killed.

@@ -18,7 +18,9 @@ from lancelsm.spark import batch_read
 from lancelsm.spark.arrow_types import spark_batch, spark_schema
 from lancelsm.spark.batch_read import ReadRequest, declared_schema, grouped, parts, read_part
 from lancelsm.table import Table
+from tests.simulation.faults import FakeClock
 from tests.unit.tables import NEWEST, by_key, three_levels
+from tests.unit.ttl_scenarios import HOUR, expiring, row, upsert
 
 INTEGERS = st.integers(0, 200)
 KINDS: list[tuple[pa.DataType, pa.DataType, st.SearchStrategy[Any]]] = [
@@ -181,3 +183,24 @@ def test_spark_finds_a_module_that_imports_nothing_slow() -> None:
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
 
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_all_tasks_leave_out_what_had_expired_when_the_query_began(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = FakeClock()
+    table = expiring(tmp_path / "t", clock)
+    upsert(table, [row(clock, 1, -2), row(clock, 2, 0), row(clock, 3, 0)])
+    table.flush()
+    table.merge(engine="inprocess")
+    upsert(table, [row(clock, 3, -2), row(clock, 4, 0), row(clock, 5, -2)])
+    monkeypatch.setattr(batch_read, "open_table", lambda _: table._handle)
+    request = ReadRequest(uri=table.uri, columns=("id",), ttl_seconds=86_400.0)
+    schema = declared_schema(request)
+
+    made = parts(request)
+    clock.advance(2 * HOUR)
+    found = [key for part in made for batch in read_part(request, part, schema) for key in batch["id"].to_pylist()]
+
+    assert sorted(found) == [2, 4]
+    assert table.count() == 0

@@ -221,29 +221,29 @@ def test_an_expired_row_is_found_by_no_search(tmp_path: Path) -> None:
         expected = {2, 3} if len(expected) == 3 else {2} if clock.now() >= times[3] + HOUR else expected
 
 
+def ordered(path: Path, ports: Ports, **options: Any) -> lancelsm.Table:
+    """A table of two regions whose events are ordered by `n`, and whose rows expire an hour after `at`."""
+    columns = pa.schema([("id", pa.int64()), ("at", pa.timestamp("s")), ("n", pa.int64())])
+    return lancelsm.create(
+        path, columns, primary_key="id", ttl="1h on at", regions="bucket(id, 2)", ports=ports, **options
+    )
+
+
+def apply(table: lancelsm.Table, clock: FakeClock, key: int, hours: float, sequence: int) -> Any:
+    """Apply an event of a row with a time that lies this many hours from now."""
+    at = pa.array([int(clock.now() + hours * HOUR)]).cast(pa.timestamp("s"))
+    return table.apply_changes(pa.table([[key], at, [sequence]], names=["id", "at", "n"]), sequence_by="n")
+
+
 @pytest.mark.rest
 def test_a_late_event_does_not_bring_an_expired_row_back(tmp_path: Path) -> None:
     clock = FakeClock()
-    columns = pa.schema([("id", pa.int64()), ("at", pa.timestamp("s")), ("n", pa.int64())])
-    table = lancelsm.create(
-        tmp_path / "t",
-        columns,
-        primary_key="id",
-        ttl="1h on at",
-        regions="bucket(id, 2)",
-        ports=Ports(clock=clock, threads=1),
-    )
-
-    def apply(key: int, hours: float, sequence: int) -> Any:
-        at = int(clock.now() + hours * HOUR)
-        event = pa.table([[key], pa.array([at]).cast(pa.timestamp("s")), [sequence]], schema=columns)
-        return table.apply_changes(event, sequence_by="n")
-
+    table = ordered(tmp_path / "t", Ports(clock=clock, threads=1))
     for key in (1, 2, 3):
-        apply(key, 0, 10)
+        apply(table, clock, key, 0, 10)
     table.flush()
     table.merge(engine="inprocess")
-    apply(2, -5, 20)  # in the merge of expired rows
+    apply(table, clock, 2, -5, 20)  # in the merge of expired rows
     table.flush()
     clock.advance(2 * HOUR)
     for step in ("expired in its level", "merged", "optimized"):
@@ -252,10 +252,26 @@ def test_a_late_event_does_not_bring_an_expired_row_back(tmp_path: Path) -> None
         elif step == "optimized":
             assert optimize_table(table._handle).rows_expired == 2
         assert table.count() == 0
-        assert (apply(1, 9, 9).late, apply(2, 9, 19).late) == (1, 1), step
+        assert (apply(table, clock, 1, 9, 9).late, apply(table, clock, 2, 9, 19).late) == (1, 1), step
         assert table.count() == 0
-    assert apply(3, 9, 11).late == 0
+    assert apply(table, clock, 3, 9, 11).late == 0
     assert ids(table) == [3]
+
+
+@pytest.mark.rest
+def test_a_late_event_is_known_in_the_regions_of_a_reshard(tmp_path: Path) -> None:
+    clock = FakeClock()
+    ports = Ports(clock=clock, threads=1)
+    table = ordered(tmp_path / "t", ports, settings={"keep_delete_sequences_seconds": 0})
+    for key in range(4):
+        apply(table, clock, key, 0, 10)
+    table.flush()
+    table.merge(engine="inprocess")
+    lancelsm.open(tmp_path / "t", ports=ports).reshard("bucket(id, 3)")
+    clock.advance(2 * HOUR)
+    assert optimize_table(table._handle).rows_expired == 4  # by a process that has not heard of the reshard
+    later = lancelsm.open(tmp_path / "t", ports=ports)
+    assert [apply(later, clock, key, 9, 9).late for key in range(4)] == [1, 1, 1, 1]
 
 
 def test_expired_rows_are_looked_up_again_if_another_commit_was_faster(

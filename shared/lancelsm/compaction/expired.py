@@ -50,6 +50,7 @@ def remove_expired(handle: TableHandle, base: BaseTable) -> int:
     for attempt in range(_ATTEMPTS):
         base = handle.read_base() if attempt else base
         check_base(base, handle.config)
+        handle = handle.following(base)  # the keys are in the regions of the newest spec
         now = context.clock.now()
         expiry = base.expiry(now - handle.settings.skew_allowance_seconds)
         if expiry is None or drift(base, handle.config) is not None:
