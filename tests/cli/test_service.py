@@ -18,10 +18,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 import lancelsm
 from lancelsm.cli.service import COLLECTOR, Event, TableService, serve
 from lancelsm.cli.service_metrics import LOCAL, Metrics, endpoints, parse_address
+from lancelsm.cli.service_spans import span_recorder
 from lancelsm.errors import Corrupt, Invalid, Unavailable
 from lancelsm.region.handle import open_table
 from lancelsm.region.lease import is_held, lease
@@ -220,6 +224,26 @@ def test_the_extra_is_named_if_it_is_missing(orders: Path, run: Run, monkeypatch
 
     assert done.code == 1
     assert "pip install 'lancelsm[serve]'" in done.err
+
+
+def test_steps_and_errors_are_spans(monkeypatch: pytest.MonkeyPatch) -> None:
+    exporter, provider = InMemorySpanExporter(), TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    monkeypatch.setattr("opentelemetry.trace.get_tracer", provider.get_tracer)
+    record = span_recorder()
+    assert record is not None
+    record(Event(time=100.5, table="t", step="merge", seconds=0.5, facts={"generations": 3}))
+    record(Event(time=101.0, table="t", step="error", facts={"message": "no"}, error="Corrupt"))
+
+    merge, error = exporter.get_finished_spans()
+    assert (merge.name, merge.start_time, merge.end_time) == ("lancelsm merge", 100 * 10**9, 100_500 * 10**6)
+    assert dict(merge.attributes or {}) == {"lancelsm.table": "t", "lancelsm.generations": 3}
+    assert (merge.status.is_ok, error.status.is_ok, error.status.description) == (True, False, "Corrupt")
+
+
+def test_spans_need_no_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "opentelemetry", None)
+    assert span_recorder() is None
 
 
 def test_the_options_of_run_are_checked(orders: Path, run: Run) -> None:

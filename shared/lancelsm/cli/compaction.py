@@ -182,10 +182,13 @@ def _serve(session: Session, handles: Sequence[TableHandle], *, engine: Engine, 
 
     from lancelsm.cli.service import Event, TableService, serve, stopped_by_signals
     from lancelsm.cli.service_metrics import Metrics, endpoints, parse_address
+    from lancelsm.cli.service_spans import span_recorder
 
-    printing = threading.Lock()
+    printing, record = threading.Lock(), span_recorder()
 
     def report(event: Event) -> None:
+        if record is not None:
+            record(event)
         line = json.dumps(event.document(), ensure_ascii=False) if session.json else event.line()
         with printing:
             print(line, flush=True)
