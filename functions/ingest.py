@@ -5,8 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import pyarrow as pa
+
 from lancelsm.common.clock import SystemClock
 from lancelsm.errors import Invalid
+from lancelsm.region.handle import TableHandle
 from lancelsm.stack.delivery.queue import SqsQueue
 from lancelsm.stack.delivery.request import Op, event_rows, over_http, stored_rows
 from lancelsm.stack.delivery.send import send
@@ -45,15 +48,17 @@ class Input:
     sequence: int = 0
 
 
+def _rows(request: Input, handle: TableHandle) -> pa.Table:
+    if request.events is None:
+        return stored_rows(request, handle=handle, inbox=INBOX)
+    if (request.upserts, request.deletes, request.arrow, request.object) == (None,) * 4:
+        return event_rows(request.events, format=request.format, handle=handle)
+    raise Invalid("the event needs rows in exactly one form", remedy="Give events, or rows", field="events")
+
+
 def ingest(event: Document, call: FunctionCall) -> Document:
     request = parse_event(Input, event)
-    handle = TABLES.open(request.table)
-    if request.events is None:
-        rows = stored_rows(request, handle=handle, inbox=INBOX)
-    elif (request.upserts, request.deletes, request.arrow, request.object) == (None,) * 4:
-        rows = event_rows(request.events, format=request.format, handle=handle)
-    else:
-        raise Invalid("the event needs rows in exactly one form", remedy="Give events, or rows", field="events")
+    handle, rows = TABLES.converted(request.table, lambda handle: _rows(request, handle))
     sent = send(
         rows,
         handle=handle,

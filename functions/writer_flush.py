@@ -45,8 +45,7 @@ def handler(event: Document, call: FunctionCall) -> Document:
     if events.is_batch(event):
         return events.answer(event, call, tables=TABLES, inbox=INBOX, queue=QUEUE, dead_letters=DEAD_LETTERS)
     request = parse_event(Input, event)
-    handle = TABLES.open(request.table)
-    rows = stored_rows(request, handle=handle, inbox=INBOX)
+    handle, rows = TABLES.converted(request.table, lambda one: stored_rows(request, handle=one, inbox=INBOX))
     document = write(rows, handle=handle, seconds=call.seconds)
     for entry in document["entries"]:
         call.telemetry.log("appended", table=handle.context.uri, **entry, requests=[call.id])

@@ -263,7 +263,6 @@ def restore(
         registry=recorded["registry"],
         owner=backup.owner,
         schema=schema,
-        schema_version=1,
         regions=parse_regions(backup.regions, schema=schema),
         settings=backup.settings,
         sequence_by=tuple(backup.sequence_by),

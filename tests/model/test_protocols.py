@@ -25,6 +25,7 @@ from tests.model import (
     region_creation,
     registry_rebuild,
     restore_in_place,
+    schema_change,
     starvation,
     transactions,
     waiting_note,
@@ -46,6 +47,7 @@ from tests.model.reader_view import ReaderView
 from tests.model.region_creation import RegionCreation
 from tests.model.registry_rebuild import RegistryRebuild
 from tests.model.restore_in_place import RestoreInPlace
+from tests.model.schema_change import SchemaChange
 from tests.model.starvation import Starvation
 from tests.model.transactions import Transactions
 from tests.model.verdicts import check_broken, check_clean
@@ -74,6 +76,8 @@ CLEAN = {
     "region creation": (RegionCreation(), 834),
     "registry rebuild": (RegistryRebuild(entries=2), 12_302),
     "restore in place": (RestoreInPlace(), 16_852),
+    "schema change": (SchemaChange(roles="WLTF"), 5_558),
+    "schema change, merges and reads": (SchemaChange(roles="LFMRX"), 1_658),
     "starvation": (Starvation(), 6),
     "transactions": (Transactions(), 47_843),
     "waiting note": (WaitingNote(), 250),
@@ -168,6 +172,16 @@ CAUGHT: dict[Enum, tuple[Any, str]] = {
     restore_in_place.Guard.GONE: (RestoreInPlace, "newer row lost"),
     restore_in_place.Guard.KEPT: (RestoreInPlace, "stopped without need"),
     restore_in_place.Guard.CONTINUE: (RestoreInPlace, "newer row lost"),
+    schema_change.Guard.DEFAULTS: (SchemaChange, "value lost"),
+    schema_change.Guard.KNOWN: (SchemaChange, "value lost"),
+    schema_change.Guard.OWN_COLUMNS: (partial(SchemaChange, roles="LTFM"), "value lost"),
+    schema_change.Guard.BASE_FIRST: (SchemaChange, "rows unreadable"),
+    schema_change.Guard.CONFIG_FIRST: (SchemaChange, "columns not found"),
+    schema_change.Guard.WRITER_FINISHES: (SchemaChange, "columns not found"),
+    schema_change.Guard.FLUSH_READS_BASE: (SchemaChange, "rows unreadable"),
+    schema_change.Guard.HEADS_BEFORE_BASE: (SchemaChange, "rows unreadable"),
+    schema_change.Guard.CONFLICT: (SchemaChange, "change lost"),
+    schema_change.Guard.DRIFT: (partial(SchemaChange, roles="LFX"), "wrong history"),
     starvation.Guard.CLAIM_ON_EPOCH: (Starvation, "starved"),
     starvation.Guard.FLUSH_ON_MANIFEST_VERSION: (Starvation, "starved"),
     starvation.Guard.STAGED_ONCE: (Starvation, "starved"),
@@ -181,8 +195,8 @@ GUARDS = [
     guard
     for model in (
         *(base_statement, claim, generation_compaction, head_commits, index_promise, merge_order, merge_redo, pins),
-        *(pipelining, publication, reader_view, region_creation, registry_rebuild, starvation, transactions),
-        waiting_note,
+        *(pipelining, publication, reader_view, region_creation, registry_rebuild, schema_change, starvation),
+        *(transactions, waiting_note),
     )
     for guard in model.Guard
 ]

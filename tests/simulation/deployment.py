@@ -60,7 +60,6 @@ class Deployment:
             registry="memory",
             owner="stack",
             schema=schema,
-            schema_version=1,
             regions=self.spec(schema),
             settings=self.settings,
         )

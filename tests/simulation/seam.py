@@ -112,6 +112,7 @@ COMPOSED = frozenset(
         "deleted_keys.find_deletes",
         "deleted_keys.keep_deletes",
         "deleted_keys.read_deletes",
+        "base_rows.commit_operation",  # within commit and commit_change
         "statement.named_files",  # within files_of and commit
         "statement.check_stated",  # within compact, and for backups
         "statement.read_statement",
@@ -150,8 +151,15 @@ PURE = frozenset(
         "deletions.arrow_problem",
         "deletions.every_row",
         "deletions.hidden_rows",
+        "base_rows.native_schema",
+        "column_changes.first_unused_id",
+        "fields.encoded_column",
+        "fields.encoded_fields",
         "fields.fitted",
+        "fields.ids_in_order",
+        "fields.nullable_column",
         "fields.numbering",
+        "fields.renamed_column",
         "fields.stored_fields",
         "foreign_rows.described_keys",
         "indexes.default_name",
@@ -168,6 +176,8 @@ PURE = frozenset(
         "native.text_of",
         "native.translated",
         "read_back.data_path",
+        "read_back.differs",
+        "read_back.equal_values",
         "scan_options.scan_options",
         "scan_options.scanned",
         "scrub_reads.shared_directories",
@@ -183,6 +193,8 @@ PURE = frozenset(
         "statement.sum_body",
     }
 )
+# Changes of the columns: tests/unit/test_schema_changes.py stops before and after each call.
+COLUMNS = frozenset({"column_changes.commit_change", "generation.generation_version"})
 # Indexes and searches: tests/unit/test_indexes.py stops after each step.
 INDEXES = frozenset(
     {

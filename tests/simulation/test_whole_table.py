@@ -230,7 +230,7 @@ def test_every_fault_at_any_call_neither_loses_nor_duplicates_nor_revives_a_row(
 def test_the_simulation_knows_every_function_of_the_seam() -> None:
     listed = [
         *(seam.READS, seam.STREAMS, seam.EXPIRING, seam.WRITES, seam.OUTER_WRITES),
-        *(seam.COMPOSED, seam.PURE, seam.ASIDE, seam.INDEXES),
+        *(seam.COMPOSED, seam.PURE, seam.ASIDE, seam.COLUMNS, seam.INDEXES),
         *(seam.COLLECTING_READS, seam.COLLECTING_WRITES),
     ]
     public = {name for name in set().union(*listed) if "._" not in name}

@@ -113,7 +113,7 @@ class WholeTableEnv(TableEnv):
         return replace(self.environment.region(process), context=self.context(process, faulty=faulty))
 
     def handle(self, process: str, *, faulty: bool = True) -> TableHandle:
-        config = Config(table=TABLE, registry="memory", owner=OWNER, schema=ROWS, schema_version=1, regions=None)
+        config = Config(table=TABLE, registry="memory", owner=OWNER, schema=ROWS, regions=None)
         context = self.context(process, faulty=faulty)
         return TableHandle(config=config, context=context, settings=self.settings, storage_options=None)
 

@@ -34,7 +34,6 @@ CONFIGURATION = Config(
     registry="object",
     owner="stack",
     schema=SCHEMA,
-    schema_version=3,
     regions=parse_regions("day(at), multi_bucket(id, at, 4), expr(id % 2)", schema=SCHEMA),
     settings={"flush_rows": "7"},
 )

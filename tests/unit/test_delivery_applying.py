@@ -388,7 +388,7 @@ def test_rows_of_an_unknown_schema_are_checked_against_the_newest_configuration(
     schema = deployment.config.schema
     note = pa.field("note", pa.string(), metadata={"lance:field_id": "2"})
     newer = TableSchema(columns=schema.columns.append(note), primary_key=("id",))
-    changed = replace(deployment.config, schema=newer, schema_version=2)
+    changed = replace(deployment.config, schema=newer)
     found = deployment.store.get(configs.CONFIG)
     deployment.store.replace(configs.CONFIG, configs.encode(changed), expect=found.etag)
     deployment.send([(6, 1)], sequence=1)  # with the old schema
@@ -520,7 +520,7 @@ def test_messages_for_a_region_whose_head_has_a_newer_format_wait():
     deployment.deliver()
     key = head_key(TABLE, deployment.region(7).id)
     deployment.send([(7, 2)], sequence=2)
-    deployment.records.swap(key, expect={"format": 3}, change={"format": 4})
+    deployment.records.swap(key, expect={"format": 3}, change={"format": 5})
 
     (outcome,) = deployment.deliver()
 

@@ -31,6 +31,7 @@ METADATA = {
     "lancelsm.fence",
     "lancelsm.indexes",
     "lancelsm.merged",
+    "lancelsm.schema",
     "lancelsm.ttl",
     "spark.sql.python.filterPushdown.enabled",
 }

@@ -41,6 +41,7 @@ HEAD = Head(
     log_since="8 80",
     merge_since="4 70",
     ordered="1",
+    schema_version=7,
     format=heads.FORMAT,
 )
 NOW = 123.4
@@ -92,8 +93,8 @@ def test_a_compacted_generation_counts_once_as_pending(compacted, merged, pendin
 
 
 def test_a_head_of_a_newer_format_is_invalid():
-    with pytest.raises(Invalid, match=r"format 4, this release reads up to 3.*newer lancelsm"):
-        heads.from_record({**heads.to_record(HEAD), "format": 4})
+    with pytest.raises(Invalid, match=r"format 5, this release reads up to 4.*newer lancelsm"):
+        heads.from_record({**heads.to_record(HEAD), "format": 5})
 
 
 @pytest.mark.parametrize(

@@ -422,7 +422,7 @@ def test_waiting_rows_wake_their_thread_only_when_a_group_is_full(monkeypatch):
     queue = group_commit.GroupQueue(lambda group: None, clock=_Clock(), seconds=1, most_bytes=10)
     monkeypatch.setattr(queue._change, "notify", lambda: woken.append(queue._bytes))
     for _ in range(10):
-        queue.put(group_commit.Submission(SingleRow((), -1, 1), 1, None))
+        queue.put(group_commit.Submission(SingleRow((), -1, 1, None), 1, None))
     assert woken == [10]
 
 
@@ -491,7 +491,7 @@ def test_an_interrupt_at_any_call_gives_an_eager_lock_back(again):
 def test_an_interrupt_at_any_call_leaves_a_queue_usable():
     def put(queue):
         for _ in range(3):
-            queue.put(group_commit.Submission(SingleRow((), -1, 1), 1, None))
+            queue.put(group_commit.Submission(SingleRow((), -1, 1, None), 1, None))
 
     def new():
         return group_commit.GroupQueue(lambda group: None, clock=_Clock(), seconds=0, most_bytes=2)

@@ -114,7 +114,6 @@ def adopt(
         registry=facts.registry,
         owner=facts.owner,
         schema=schema,
-        schema_version=1,
         regions=None,
     )
     table = table_handle(config, store, location, storage_options=storage_options, ports=ports)

@@ -105,7 +105,6 @@ def clone_snapshot(
         registry=lineage.registry,
         owner=handle.config.owner,
         schema=schema,
-        schema_version=handle.config.schema_version,
         regions=_regions(handle, schema),
         settings=handle.config.settings,
         sequence_by=configs.newest_sequence(handle.context.objects, handle.config, uri=handle.context.uri),

@@ -90,7 +90,6 @@ def copy_table(
             source.config,
             registry=registry or default_registry(location),
             schema=schema,
-            schema_version=1,
             regions=spec,
             sequence_by=_sequence(source, schema, sequence_by),
         )

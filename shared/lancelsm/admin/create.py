@@ -108,7 +108,6 @@ def create_table(
         registry=kind,
         owner=owner,
         schema=schema,
-        schema_version=1,
         regions=spec,
         settings=texts,
     )

@@ -18,6 +18,7 @@ from lancelsm.cli import (
     redrive,
     regions,
     rows,
+    schema_commands,
     scrub,
     search,
     snapshots,
@@ -81,6 +82,7 @@ for module in (
 for name, group, summary in (
     ("inspect", inspection.group, "Show decoded objects of the storage."),
     ("index", indexes.group, "Create, list and drop indexes of a table."),
+    ("schema", schema_commands.group, "Show and change the columns of a table."),
     ("region", regions.group, "List, claim, seal and adopt regions."),
     ("registry", regions.registry, "Repair the registry."),
     ("config", tables.config, "Show and change a table's settings."),

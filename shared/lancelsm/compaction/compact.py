@@ -28,10 +28,11 @@ from lancelsm.compaction.maintenance import writing
 from lancelsm.compaction.pace import SharedPace
 from lancelsm.compaction.tiers import FUNCTION_BYTES, due_parts, size
 from lancelsm.dataset.file_ranges import range_reader
-from lancelsm.dataset.generation import read_generation
+from lancelsm.dataset.generation import generation_version, read_generation
 from lancelsm.dataset.scrub_reads import own_row_setsum
 from lancelsm.errors import Contended, Corrupt, LsmError, error_context
 from lancelsm.objects.filesum import check_files
+from lancelsm.record.rowsum import row_setsum
 from lancelsm.record.schema import TableSchema
 from lancelsm.region import manifest as manifests
 from lancelsm.region.catalog import Region, regions, select_regions, with_heads
@@ -103,6 +104,7 @@ def compact_table(
     ]
     if not plans:
         return []
+    handle = handle.with_columns_of(base)
     write, room = writing(handle, base), Room(handle.settings.flush_memory_bytes)
 
     def run(plan: tuple[Region, Manifest, Generation]) -> list[CompactedGeneration]:
@@ -164,8 +166,10 @@ def _compact(
     handle: TableHandle, region: Region, manifest: Manifest, parts: Sequence[FlushedGeneration], write: Write
 ) -> tuple[FlushedGeneration, Manifest] | None:
     read = partial(_read, handle, region)
+    sum_of = partial(_sum_of_part, handle, region)
+    schema = handle.config.schema
     try:
-        return compact_parts(region, handle.config.schema, began=manifest, parts=parts, read=read, write=write)
+        return compact_parts(region, schema, began=manifest, parts=parts, read=read, write=write, sum_of=sum_of)
     except Corrupt:
         _explain_damage(handle, region, parts)
         raise
@@ -173,6 +177,11 @@ def _compact(
 
 Read = Callable[[FlushedGeneration, Sequence[str] | None], Iterator[pa.RecordBatch]]
 """Read columns of a generation with its key, in stored form; None: all columns. The order of rows never changes."""
+
+
+def flushed_sum(part: FlushedGeneration) -> Setsum:
+    """Return the sum of the rows of a generation as they were flushed."""
+    return Setsum.ZERO if part.folded is None else part.folded.row_setsum
 
 
 def compact_parts(
@@ -183,11 +192,13 @@ def compact_parts(
     parts: Sequence[FlushedGeneration],
     read: Read,
     write: Write,
+    sum_of: Callable[[FlushedGeneration], Setsum] = flushed_sum,
 ) -> tuple[FlushedGeneration, Manifest] | None:
     """Replace neighbouring generations of a manifest by one.
 
     Args:
         write: see `compaction.flush.Write`.
+        sum_of: returns the sum of the rows of a generation as `read` returns them.
 
     Returns:
         The generation and the manifest that lists it, once the head names that manifest. None if another process
@@ -196,7 +207,7 @@ def compact_parts(
     Raises: the same errors as `compact_table`.
     """
     try:
-        built, index_number = _write(region, schema, parts, read, write)
+        built, index_number = _write(region, schema, parts, read, write, sum_of)
     except LsmError:
         if _is_overtaken(region, began, parts):  # guard: superseded compaction raises no error
             return None
@@ -223,7 +234,12 @@ def _is_overtaken(region: Region, began: Manifest, parts: Sequence[FlushedGenera
 
 
 def _write(
-    region: Region, schema: TableSchema, parts: Sequence[FlushedGeneration], read: Read, write: Write
+    region: Region,
+    schema: TableSchema,
+    parts: Sequence[FlushedGeneration],
+    read: Read,
+    write: Write,
+    sum_of: Callable[[FlushedGeneration], Setsum],
 ) -> tuple[FlushedGeneration, int]:
     """Write the generation that replaces these, and read it back. Return it with the number of its list of indexes."""
     joined = manifests.joined_range(parts)
@@ -236,7 +252,7 @@ def _write(
         (batch for part in parts for batch in _rows(region, part, read)),
         schema,
         bytes_given=sum(part.bytes or 0 for part in parts),
-        expected=sum((part.folded.row_setsum for part in parts if part.folded), start=Setsum.ZERO),
+        expected=sum((sum_of(part) for part in parts), start=Setsum.ZERO),
         problem="the rows of generations don't have the sum that was flushed",
         where={"generation": f"{parts[0].numbers.start}..{generation}"},
     )
@@ -295,6 +311,30 @@ def _read(
     )
 
 
+def _sum_of_part(handle: TableHandle, region: Region, part: FlushedGeneration) -> Setsum:
+    """Return the sum of the rows of a generation in the columns of now; raise `Corrupt` if they are not as flushed.
+
+    If the generation was written under older columns, its rows are read twice: as they were flushed, to compare them
+    with their sum, and as they are read now.
+    """
+    schema, options = handle.config.schema, handle.storage_options
+    uri = f"{handle.context.uri}/{generation_path(region.id, part.path)}"
+    if not schema.history.changes or generation_version(uri=uri, storage_options=options) == schema.version:
+        return flushed_sum(part)
+    own = own_row_setsum(uri=uri, schema=schema, storage_options=options)
+    if own != flushed_sum(part):
+        raise _changed(generation_path(region.id, part.path))
+    return sum((row_setsum(batch) for batch in _read(handle, region, part, None)), start=Setsum.ZERO)
+
+
+def _changed(key: str) -> Corrupt:
+    return Corrupt(
+        "the rows of a generation differ from those that were flushed",
+        remedy="Nothing was compacted. Restore it from a copy of the bucket; lancelsm scrub names all damage",
+        object=key,
+    )
+
+
 def _explain_damage(handle: TableHandle, region: Region, parts: Sequence[FlushedGeneration]) -> None:
     """Raise the error that names the damaged generation, if one is damaged.
 
@@ -309,8 +349,4 @@ def _explain_damage(handle: TableHandle, region: Region, parts: Sequence[Flushed
             check_files(region.context.objects, key, folded.file_setsum, read_range=read_range)
         uri, schema = f"{handle.context.uri}/{key}", handle.config.schema
         if own_row_setsum(uri=uri, schema=schema, storage_options=handle.storage_options) != folded.row_setsum:
-            raise Corrupt(
-                "the rows of a generation differ from those that were flushed",
-                remedy="Nothing was compacted. Restore it from a copy of the bucket; lancelsm scrub names all damage",
-                object=key,
-            )
+            raise _changed(key)

@@ -264,7 +264,8 @@ def _folded(region: Region, schema: TableSchema, cut: _Cut, *, where: str) -> Fo
             with error_context(**region.where):
                 table = stored_rows(entry, schema)
             tables.append(table)
-            replayed += row_setsum(table) if entry.row_setsum is None else entry.row_setsum
+            is_older = entry.summary.schema_version < schema.version  # its own sum is that of the rows as written
+            replayed += row_setsum(table) if entry.row_setsum is None or is_older else entry.row_setsum
     remedy = f"Find and restore the entry: lancelsm inspect entries {region.context.uri} --region {region.id}"
     return FoldedRows.of_tables(
         tables, schema, replayed=replayed, where={**region.where, "position": where, "remedy": remedy}

@@ -42,6 +42,7 @@ from lancelsm.objects.local_copies import LocalCopies
 from lancelsm.objects.location import local_path
 from lancelsm.read.problems import warn_of_problems
 from lancelsm.record.key_bounds import key_bounds
+from lancelsm.record.schema import NewerSchema
 from lancelsm.region import head as heads
 from lancelsm.region.catalog import Region, regions, select_regions, with_heads
 from lancelsm.region.compare_and_swap import CommittedManifest, newest, read_committed
@@ -51,6 +52,7 @@ from lancelsm.region.handle import TableHandle
 from lancelsm.region.head import Head
 from lancelsm.region.lease import lease
 from lancelsm.region.manifest import FlushedGeneration, GenerationKeys, IndexesChanged, Manifest
+from lancelsm.region.unfinished_change import finish_if_begun, raise_version
 from lancelsm.wal.replay import AHEAD_BYTES
 
 _STAGED_BYTES = 128 << 20  # of rows; from more of them, a generation is written to an object store directly
@@ -122,6 +124,7 @@ def flush_regions(
     wanted = list_regions()
     heads_read = with_heads(context, wanted)
     base = handle.read_base()  # guard: list of indexes is read after the regions
+    handle = handle.with_columns_of(base)
     write = writing(handle, base)
     warn_of_problems(handle, base=base, heads=heads_read if all_of_them else None, stacklevel=stacklevel)
     held = {one.id: head for one, head in heads_read}
@@ -160,21 +163,24 @@ def flush_region(
     seen: CommittedManifest | None = found
     head, manifest = found.head, found.manifest
     end, reached = head.next_position - 1, manifest.replay_after
-    write, room = write or writing(handle, handle.read_base()), room or Room(handle.settings.flush_memory_bytes)
+    if write is None:
+        handle, write = _newest_writing(handle)
+    room = room or Room(handle.settings.flush_memory_bytes)
     bytes_max = min(handle.settings.flush_bytes, handle.settings.flush_memory_bytes)
     while reached < end:
         mean = (head.wal_bytes - manifest.wal_bytes) // (end - reached)
         wanted = min(head.wal_bytes - manifest.wal_bytes, max(bytes_max, mean) + AHEAD_BYTES)
         with room.taken(wanted), error_context(**region.where):
-            run = partial(flush, region, handle.config.schema, rows_max=handle.settings.flush_rows, bytes_max=bytes_max)
+            run = partial(flush, region, rows_max=handle.settings.flush_rows, bytes_max=bytes_max)
             if pace is not None:
                 run = partial(run, has_time=pace.has_time)
             try:
-                built = run(write=write, seen=seen)
-            except IndexesChanged as outdated:
-                raise_number(handle, outdated.required)
-                write = writing(handle, handle.read_base())
-                built = run(write=write)
+                built = run(handle.config.schema, write=write, seen=seen)
+            except (IndexesChanged, NewerSchema) as outdated:
+                if isinstance(outdated, IndexesChanged):
+                    raise_number(handle, outdated.required)
+                handle, write = _newest_writing(handle)
+                built = run(handle.config.schema, write=write)
         seen = None
         made += [_flushed(region, one) for one in built]
         # If nothing was flushed, another flush took these entries and moved the replay point, or only fences are left.
@@ -183,6 +189,13 @@ def flush_region(
             break
         reached = now
     return made
+
+
+def _newest_writing(handle: TableHandle) -> tuple[TableHandle, Write]:
+    """Return the handle with the newest columns, and `writing` for them."""
+    base = handle.read_base()
+    handle = handle.with_columns_of(base)
+    return handle, writing(handle, base)
 
 
 def _flushed(region: Region, built: FlushedGeneration) -> Flushed:
@@ -224,6 +237,7 @@ def merge_table(handle: TableHandle, *, engine: Engine = "auto", runner: TaskRun
             raise wrong
         if not looked:
             looked.append(base)
+            finish_if_begun(handle, base)
             heads_read = [(region, found.head) for region, found in read]
             warn_of_problems(handle, base=base, heads=heads_read, merging=True, stacklevel=3)
 
@@ -243,7 +257,7 @@ def merge_table(handle: TableHandle, *, engine: Engine = "auto", runner: TaskRun
             skew_seconds=handle.settings.skew_allowance_seconds,
         )
     for region, found in read:
-        _report(region, found, merged.regions.get(region.id, Generation(0)))
+        _report(region, found, merged.regions.get(region.id, Generation(0)), handle.config.schema.version)
     return merged
 
 
@@ -471,7 +485,7 @@ def _runner(handle: TableHandle, engine: Engine) -> TaskRunner:
     return Spark.local()
 
 
-def _report(region: Region, seen: CommittedManifest, through: Generation) -> None:
+def _report(region: Region, seen: CommittedManifest, through: Generation, schema_version: int) -> None:
     """Record in the head what is merged, for backpressure and schedules. Advisory, so a lost swap is not repeated.
 
     But a region that stays dirty although the base has everything costs reads of each schedule until the next write.
@@ -479,9 +493,12 @@ def _report(region: Region, seen: CommittedManifest, through: Generation) -> Non
 
     Args:
         seen: as it was when the merge began. If the region has changed since, a swap that depends on it is refused.
+        schema_version: the version of the columns in the configuration; a crash may have left it out of the head.
     """
     head, manifest = seen.head, seen.manifest
     head = resume(region, head)  # a merge found the base in order
+    with suppress(Contended):
+        head = raise_version(region, head, schema_version)
     for is_last in (False, True):
         has_all = head.current_generation - 1 == manifest.newest == through and manifest.wal_rows == head.wal_rows
         if not head.dirty or not has_all:

@@ -17,7 +17,8 @@ import pyarrow as pa
 from google.protobuf.message import DecodeError
 
 from lancelsm.generated.lance import table_pb2 as pb
-from lancelsm.record.schema import FIELD_ID, PRIMARY_KEY, TableSchema
+from lancelsm.record.schema import PRIMARY_KEY, TableSchema
+from lancelsm.record.schema_history import FIELD_ID, SchemaHistory, history_in
 
 MEM_WAL_INDEX = "__lance_mem_wal"
 
@@ -126,10 +127,11 @@ def _decoded(manifest: pb.Manifest, indexes: Sequence[pb.IndexMetadata]) -> Base
     _require(storage.file_format == "lance" and _STORAGE_VERSION.fullmatch(storage.version) is not None)
     _require([index.name for index in indexes] in ([], [MEM_WAL_INDEX]))
     details = [pb.MemWalIndexDetails.FromString(index.index_details.value) for index in indexes]
+    metadata = {name: value.decode() for name, value in manifest.schema_metadata.items()}
     return BaseManifest(
         version=manifest.version,
-        schema=_schema(manifest.fields),
-        metadata={name: value.decode() for name, value in manifest.schema_metadata.items()},
+        schema=_schema(manifest.fields, history_in(metadata)),
+        metadata=metadata,
         fragments=tuple(_fragment(one) for one in manifest.fragments),
         files=tuple(file for one in manifest.fragments for file in _files(one)),
         data_storage_version=storage.version,
@@ -188,7 +190,7 @@ def _details(details: pb.MemWalIndexDetails) -> Mapping[str, Any]:
     }
 
 
-def _schema(fields: Sequence[pb.Field]) -> TableSchema:
+def _schema(fields: Sequence[pb.Field], history: SchemaHistory) -> TableSchema:
     inner: dict[int, list[pb.Field]] = {}
     for field in fields:
         _require(field.parent_id == _TOP or field.parent_id in inner)
@@ -205,6 +207,7 @@ def _schema(fields: Sequence[pb.Field]) -> TableSchema:
     return TableSchema(
         columns=pa.schema([_arrow_field(field, inner) for field in inner.get(_TOP, ())]),
         primary_key=tuple(key[position].name for position in sorted(key)),
+        history=history,
     )
 
 

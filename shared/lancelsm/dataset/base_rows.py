@@ -270,9 +270,16 @@ def commit(
         options = dict(base.storage_options)
         metadata = {**metadata, FILES: state_files(stating, dataset, fragments, options)}
     operation = lance.LanceOperation.Merge(fragments, _schema_with(dataset.lance_schema, metadata))
+    return commit_operation(base, dataset, operation, doing="the merge can't be committed", properties=properties)
+
+
+def commit_operation(
+    base: Base, dataset: lance.LanceDataset, operation: Any, *, doing: str, properties: Mapping[str, str]
+) -> CommittedVersion | Preempted:
+    """Commit a Lance operation on this version, which is open. Args, Raises: see `commit`."""
     transaction = lance.Transaction(base.version, operation, transaction_properties=dict(properties))
     try:
-        with native_errors("the merge can't be committed", table=base.uri):
+        with native_errors(doing, table=base.uri):
             committed = lance.LanceDataset.commit(
                 dataset, transaction, storage_options=dict(base.storage_options) or None
             )
@@ -302,6 +309,11 @@ def _fragment(dataset: lance.LanceDataset, number: int) -> lance.LanceFragment:
 def _schema_with(schema: LanceSchema, metadata: Mapping[str, str]) -> LanceSchema:
     # With an Arrow schema Lance would renumber the fields, and refuse that after a column was dropped. A LanceSchema
     # keeps the ids, but only its unpickling accepts metadata.
-    make, arguments = cast("tuple[Callable[..., LanceSchema], tuple[Any, ...]]", schema.__reduce__())
+    _, arguments = cast("tuple[Callable[..., LanceSchema], tuple[Any, ...]]", schema.__reduce__())
+    return native_schema(arguments[1:], metadata)
+
+
+def native_schema(fields: Sequence[bytes], metadata: Mapping[str, str]) -> LanceSchema:
+    """Return the Lance schema of these messages of fields (`fields.encoded_fields`), with schema metadata."""
     encoded = {name: list(value.encode()) for name, value in metadata.items()}
-    return make(json.dumps(encoded), *arguments[1:])
+    return LanceSchema._from_protos(json.dumps(encoded), *fields)

@@ -24,7 +24,8 @@ from lancelsm.errors import Contended, Corrupt, Invalid
 from lancelsm.generated.lance.table_pb2 import MemWalIndexDetails
 from lancelsm.objects.links import check_directories
 from lancelsm.record.casts import as_type
-from lancelsm.record.schema import FIELD_ID, TableSchema, declare_primary_key
+from lancelsm.record.schema import TableSchema, declare_primary_key
+from lancelsm.record.schema_history import FIELD_ID, history_in
 from lancelsm.record.ttl import Expiry, Ttl, decode_ttl
 
 if TYPE_CHECKING:  # a process that only looks at a table does not load Lance
@@ -334,7 +335,7 @@ def base_of(dataset: lance.LanceDataset, *, uri: str, storage_options: StorageOp
         base = BaseTable(
             uri=uri,
             version=dataset.version,
-            schema=_table_schema(dataset),
+            schema=_table_schema(dataset, metadata),
             metadata=metadata,
             fragments=tuple(_fragment(found.metadata) for found in dataset.get_fragments()),
             data_storage_version=dataset.data_storage_version,
@@ -397,12 +398,13 @@ def _fragment(metadata: lance.FragmentMetadata) -> Fragment:
     return Fragment(id=metadata.id, physical_rows=metadata.physical_rows, deleted_rows=metadata.num_deletions)
 
 
-def _table_schema(dataset: lance.LanceDataset) -> TableSchema:
+def _table_schema(dataset: lance.LanceDataset, metadata: Mapping[str, str]) -> TableSchema:
     native = dataset.lance_schema
     columns = [_with_id(column, of) for column, of in zip(dataset.schema, native.fields(), strict=True)]
     return TableSchema(
         columns=pa.schema(columns),
         primary_key=tuple(column.name() for column in native.unenforced_primary_key()),
+        history=history_in(metadata),
     )
 
 

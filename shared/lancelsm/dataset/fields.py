@@ -15,7 +15,9 @@ import pyarrow as pa
 from lance.schema import LanceSchema
 
 from lancelsm.errors import Corrupt
-from lancelsm.record.schema import FIELD_ID, TOMBSTONE, TableSchema, field_id
+from lancelsm.record.casts import as_type
+from lancelsm.record.schema import TOMBSTONE, TableSchema, field_id
+from lancelsm.record.schema_history import FIELD_ID, version_of
 
 TRUE_IDS = {b"lancelsm.fields": b"numbered as in the base"}  # in the schema metadata of generations of lancelsm
 _LanceField = Any  # field of a LanceSchema; lance does not export the type
@@ -48,19 +50,75 @@ def numbering(schema: TableSchema) -> Numbering:
         for node in _nodes(native, column, -1)
     ]
     top.append((len(top), max((new for _, new, _ in top), default=-1) + 1, -1))
-    # In protobuf the last value of a field wins, so append id (3) and parent_id (4) of lance.file.Field.
     reduced: Any = fresh.__reduce__()
     metadata, *fields = reduced[1]
-    renumbered = [
-        field + b"\x18" + _varint(new) + b"\x20" + _varint(parent)
-        for field, (_, new, parent) in zip(fields, top, strict=True)
-    ]
+    renumbered = [_with_ids(field, new, parent) for field, (_, new, parent) in zip(fields, top, strict=True)]
     return Numbering(
         fresh=fresh,
         wanted=LanceSchema._from_protos(metadata, *renumbered),
         plain=fresh.to_pyarrow(),
         ids={old: new for old, new, _ in top},
     )
+
+
+def encoded_fields(schema: LanceSchema) -> list[list[bytes]]:
+    """Return the messages of each column of a Lance schema: of the column, then of all fields inside it."""
+    reduced: Any = schema.__reduce__()
+    _, *encoded = reduced[1]
+    found, start = [], 0
+    for native in schema.fields():
+        end = start + len(list(_numbers(_stored(native))))
+        found.append(encoded[start:end])
+        start = end
+    return found
+
+
+def encoded_column(column: pa.Field) -> list[bytes]:
+    """Return the messages of a column with the ids in its metadata, as `encoded_fields` does."""
+    fresh = LanceSchema.from_pyarrow(pa.schema([column]))
+    (encoded,), (native,) = encoded_fields(fresh), fresh.fields()
+    nodes = _nodes(native, column, -1)
+    return [_with_ids(one, new, parent) for one, (_, new, parent) in zip(encoded, nodes, strict=True)]
+
+
+def renamed_column(encoded: list[bytes], name: str) -> list[bytes]:
+    """Return the messages of a column under another name."""
+    return [encoded[0] + b"\x12" + _varint(len(name.encode())) + name.encode(), *encoded[1:]]
+
+
+def nullable_column(encoded: list[bytes]) -> list[bytes]:
+    """Return the messages of a column that may be null."""
+    return [encoded[0] + b"\x30\x01", *encoded[1:]]
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A field of a column: the id that Lance gives it in a schema of its own, and the id in the metadata."""
+
+    fresh: int
+    wanted: int
+    is_leaf: bool
+
+
+def ids_in_order(column: pa.Field) -> list[Node]:
+    """Return the column and the fields inside it, in Lance's order."""
+    (native,) = LanceSchema.from_pyarrow(pa.schema([column])).fields()
+    leaves = [not one.inner for one in _every(_stored(native))]
+    return [
+        Node(fresh, wanted, is_leaf)
+        for (fresh, wanted, _), is_leaf in zip(_nodes(native, column, -1), leaves, strict=True)
+    ]
+
+
+def _every(field: StoredField) -> Iterator[StoredField]:
+    yield field
+    for child in field.inner:
+        yield from _every(child)
+
+
+def _with_ids(encoded: bytes, number: int, parent: int) -> bytes:
+    # In protobuf the last value of a field wins, so append id (3) and parent_id (4) of lance.file.Field.
+    return encoded + b"\x18" + _varint(number) + b"\x20" + _varint(parent)
 
 
 def _nodes(native: _LanceField, field: pa.Field, parent: int) -> Iterator[tuple[int, int, int]]:
@@ -99,16 +157,14 @@ class StoredField:
     inner: tuple[StoredField, ...]
 
 
-def stored_fields(generation: lance.LanceDataset, columns: pa.Schema) -> dict[str, StoredField]:
+def stored_fields(generation: lance.LanceDataset, schema: TableSchema) -> dict[str, StoredField]:
     """Find the field of a generation for each column of the table; columns that the generation lacks are left out.
 
-    Fields match by id. But before release 13 Lance numbered the columns of every generation from 0, so ids are wrong if
-    the base's ids have gaps. If Lance wrote the generation, its ids are consecutive, and they contradict the names,
-    fields match by name.
-
-    Args:
-        columns: all columns of the table, with their ids.
+    Fields match by id; an older generation may have a column under an id that it had before it was widened. But before
+    release 13 Lance numbered the columns of every generation from 0, so ids are wrong if the base's ids have gaps. If
+    Lance wrote the generation, its ids are consecutive, and they contradict the names, fields match by name.
     """
+    columns = schema.columns
     native = generation.lance_schema
     marked = TRUE_IDS.items() <= (generation.schema.metadata or {}).items()
     every = [_stored(field) for field in native.fields()]
@@ -118,7 +174,9 @@ def stored_fields(generation: lance.LanceDataset, columns: pa.Schema) -> dict[st
     numbers = [number for field in every for number in _numbers(field)]
     if not marked and contradicted and numbers == list(range(len(numbers))):
         return {column.name: _named(by_name[column.name], column) for column in columns if column.name in by_name}
-    return {column.name: by_id[field_id(column)] for column in columns if field_id(column) in by_id}
+    changed = schema.history.ids_since(version_of(generation.schema))
+    now = {changed.get(number, number): field for number, field in by_id.items()}
+    return {column.name: now[field_id(column)] for column in columns if field_id(column) in now}
 
 
 def _stored(native: _LanceField) -> StoredField:
@@ -146,12 +204,15 @@ def _named(stored: StoredField, field: pa.Field) -> StoredField:
 def fitted(values: pa.Array, stored: StoredField, field: pa.Field) -> pa.Array:
     """Convert values of the stored field to the type of the table's `field`.
 
-    Fields of a struct match by id; fields that the generation lacks become null.
+    Fields of a struct match by id; fields that the generation lacks become null. A column with another id than `field`
+    was widened since, so its values are cast.
 
     Raises:
         Corrupt: the stored type differs.
     """
     kind = field.type
+    if stored.number != (field_id(field) if FIELD_ID in (field.metadata or {}) else stored.number):
+        return as_type(values, kind)
     if values.type == kind and not pa.types.is_nested(kind):
         return values
     inner = stored.inner

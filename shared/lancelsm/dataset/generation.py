@@ -39,10 +39,11 @@ from lancelsm.errors import Corrupt, Invalid
 from lancelsm.objects.links import check_directories
 from lancelsm.objects.location import local_path
 from lancelsm.record.admission import OLD_FILE_VERSIONS, is_any
-from lancelsm.record.casts import as_type, nulls
+from lancelsm.record.casts import as_type
 from lancelsm.record.key import key_column
 from lancelsm.record.rowsum import row_setsum
-from lancelsm.record.schema import TOMBSTONE, TableSchema
+from lancelsm.record.schema import TOMBSTONE, TableSchema, field_id
+from lancelsm.record.schema_history import filled, version_of
 
 _BLOOM = "bloom_filter.bin"
 _LOCAL_HINT = "latest_version_hint.json"  # Lance writes it into local directories only
@@ -179,7 +180,8 @@ def read_generation(
     """Read the rows of a generation in stored form: the newest row of each key, with tombstones.
 
     Args:
-        schema: current schema of the table. A column that the generation lacks is null; a renamed one is found by id.
+        schema: current schema of the table. A column that the generation lacks has its default; a renamed or widened
+            one is found by its ids.
         columns: columns to return besides the key and `_tombstone`, in the table's order; all by default.
         where: SQL over the table's columns, used to read less. The result may include rows that don't match, and always
             includes tombstones.
@@ -195,7 +197,7 @@ def read_generation(
     _check_links(uri)
     with read_errors("the generation can't be read", condition=where.text if where else None, object=uri):
         dataset = _open(uri, storage_options, trace, copy)
-        stored = stored_fields(dataset, schema.columns)
+        stored = stored_fields(dataset, schema)
         names = _names(dataset, stored, wanted)
         scanner = dataset.scanner(
             columns=scanned(dataset, names),
@@ -203,7 +205,17 @@ def read_generation(
             **scan_options(dataset, names, row_bytes=row_bytes),
         )
         for batch in scanner.to_batches():
-            yield _in_stored_form(batch, stored, wanted)
+            yield _in_stored_form(batch, stored, wanted, schema)
+
+
+def generation_version(*, uri: str, storage_options: StorageOptions = None) -> int:
+    """Return the version of the table's columns that a generation was written under.
+
+    Raises: the same errors as `read_generation`.
+    """
+    _check_links(uri)
+    with read_errors("the generation can't be read", object=uri):
+        return version_of(_open(uri, storage_options).schema)
 
 
 def lookup_generation(
@@ -256,10 +268,10 @@ def lookup_generation(
         if found is not None and len(found) == 0:
             return wanted.empty_table()
         dataset = _open(uri, storage_options, trace)
-        stored = stored_fields(dataset, schema.columns)
+        stored = stored_fields(dataset, schema)
         if found is None:
             found = _scan_for(dataset, [stored[name].name for name in schema.primary_key], values)
-        rows = _take(dataset, stored, wanted, found)
+        rows = _take(dataset, stored, wanted, schema, found)
         if not pc.all(pc.is_in(key_column(rows, schema.primary_key), value_set=values), min_count=0).as_py():
             raise Corrupt("the key index of a generation points to rows with other keys", object=f"{uri}/{KEY_INDEX}")
         return rows
@@ -406,24 +418,29 @@ def _names(dataset: lance.LanceDataset, stored: _Stored, wanted: pa.Schema) -> l
 
 
 def _pushed(dataset: lance.LanceDataset, stored: _Stored, schema: TableSchema, where: Condition | None) -> str | None:
-    """Return the filter for Lance's scan; None if the generation has other columns or names than the table."""
-    if where is None or any(name not in stored or stored[name].name != name for name in schema.names):
+    """Return the filter for Lance's scan; None if the generation has other columns, names or types than the table."""
+    if where is None or any(
+        field.name not in stored
+        or stored[field.name].name != field.name
+        or stored[field.name].number != field_id(field)  # it was widened since
+        for field in schema.columns
+    ):
         return None
     return f"{where.sql} OR {TOMBSTONE}" if TOMBSTONE in dataset.schema.names else where.sql
 
 
-def _in_stored_form(batch: pa.RecordBatch, stored: _Stored, wanted: pa.Schema) -> pa.RecordBatch:
+def _in_stored_form(batch: pa.RecordBatch, stored: _Stored, wanted: pa.Schema, schema: TableSchema) -> pa.RecordBatch:
+    has_tombstones = TOMBSTONE in batch.schema.names
+    tombstones = batch.column(TOMBSTONE) if has_tombstones else pa.repeat(pa.scalar(False), batch.num_rows)
     arrays = []
     for field in wanted:
-        if field.name == TOMBSTONE and TOMBSTONE not in batch.schema.names:
-            arrays.append(pa.repeat(pa.scalar(False), batch.num_rows))
-        elif field.name == TOMBSTONE:
-            arrays.append(batch.column(TOMBSTONE))
+        if field.name == TOMBSTONE:
+            arrays.append(tombstones)
         elif field.name in stored:
             held = stored[field.name]
             arrays.append(as_type(fitted(batch.column(held.name), held, field), field.type))
         else:
-            arrays.append(nulls(batch.num_rows, field.type))
+            arrays.append(filled(schema.history.default(field_id(field)), field.type, tombstones))
     return pa.RecordBatch.from_arrays(arrays, schema=wanted)
 
 
@@ -462,7 +479,9 @@ def _bloom(files: LanceFileSession, trace: Trace) -> bytes | None:
         raise
 
 
-def _take(dataset: lance.LanceDataset, stored: _Stored, wanted: pa.Schema, offsets: pa.Array) -> pa.Table:
+def _take(
+    dataset: lance.LanceDataset, stored: _Stored, wanted: pa.Schema, schema: TableSchema, offsets: pa.Array
+) -> pa.Table:
     """Read the rows at these offsets that are not masked. For many offsets a scan is faster."""
     names = _names(dataset, stored, wanted)
     if len(offsets) <= _ROWS_BY_NUMBER:
@@ -473,7 +492,7 @@ def _take(dataset: lance.LanceDataset, stored: _Stored, wanted: pa.Schema, offse
         options = scan_options(dataset, names)
         every = dataset.scanner(columns=scanned(dataset, names), with_row_id=True, **options).to_batches()
         batches = [batch.filter(_is_among(batch.column(_ROW), among)) for batch in every]
-    return pa.Table.from_batches([_in_stored_form(batch, stored, wanted) for batch in batches], schema=wanted)
+    return pa.Table.from_batches([_in_stored_form(batch, stored, wanted, schema) for batch in batches], schema=wanted)
 
 
 def _is_among(numbers: pa.Array, among: npt.NDArray[np.uint64]) -> pa.Array:

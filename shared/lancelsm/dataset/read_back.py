@@ -81,7 +81,7 @@ def check_rows(
         found = (batch for new in written for batch in read_unnamed(base, schema, new.metadata, copy))
         if RowDigest.of(columns, found) == digest:
             return
-    source = _Rows(meant)
+    source = Taken(meant)
     for new in written:
         path = data_path(new.metadata)
         for batch in read_unnamed(base, schema, new.metadata, copy):
@@ -90,9 +90,9 @@ def check_rows(
                 _compare(batch.slice(start, wanted.num_rows), wanted, columns, base, path)
                 start += wanted.num_rows
             if start != batch.num_rows:  # guard: read-back counts the rows of a file
-                raise _differs(base, path, "it has more rows than were written")
+                raise differs(base, path, "it has more rows than were written")
     if any(source.take(1)):  # guard: read-back counts the rows that were meant
-        raise _differs(base, "data", "rows are missing in the new files")
+        raise differs(base, "data", "rows are missing in the new files")
 
 
 def read_unnamed(base: Base, schema: LanceSchema, metadata: str, copy: str | None = None) -> Iterator[pa.RecordBatch]:
@@ -158,16 +158,16 @@ def check_deletions(
         after = changed[number]
         if after is None:
             if not wanted.all():  # guard: read-back counts the rows of a fragment without rows
-                raise _differs(base, f"fragment {number}", "Lance found no row left in it, but there are some")
+                raise differs(base, f"fragment {number}", "Lance found no row left in it, but there are some")
             read[number] = DeletionFiles(old=old.line, new=None)
             continue
         fragment = FragmentMetadata.from_json(after)
         new = _deletion_file(base, fragment, roots, remedy=_REMEDY)
         if not np.array_equal(np.flatnonzero(wanted), new.hidden):  # guard: read-back compares deletion files
             what = f"it hides {len(new.hidden)} rows, which are not the {wanted.sum()} rows to hide"
-            raise _differs(base, new.path, what)
+            raise differs(base, new.path, what)
         if fragment.num_deletions != len(new.hidden):  # guard: read-back counts the hidden rows of a fragment
-            raise _differs(base, new.path, f"its fragment records {fragment.num_deletions} rows in it")
+            raise differs(base, new.path, f"its fragment records {fragment.num_deletions} rows in it")
         read[number] = DeletionFiles(old=old.line, new=new.line)
     return read
 
@@ -198,7 +198,7 @@ def _deletion_file(base: Base, fragment: FragmentMetadata, roots: Mapping[int, s
     return _Deletions(path=path, hidden=hidden, line=sum_body(key, found.body, rows=len(hidden), path=path))
 
 
-class _Rows:
+class Taken:
     """Takes batches from an iterable, cut to any number of rows."""
 
     def __init__(self, batches: Iterable[pa.RecordBatch]) -> None:
@@ -219,11 +219,11 @@ class _Rows:
 
 def _compare(found: pa.RecordBatch, wanted: pa.RecordBatch, columns: pa.Schema, base: Base, path: str) -> None:
     for field in columns:
-        if not _equal(found[field.name], wanted[field.name], field):  # guard: read-back compares values
-            raise _differs(base, path, f"its values of column {field.name!r} are not those that were written", field)
+        if not equal_values(found[field.name], wanted[field.name], field):  # guard: read-back compares values
+            raise differs(base, path, f"its values of column {field.name!r} are not those that were written", field)
 
 
-def _equal(one: pa.Array, other: pa.Array, field: pa.Field) -> bool:
+def equal_values(one: pa.Array, other: pa.Array, field: pa.Field) -> bool:
     """Compare values bit by bit: Arrow itself takes 0.0 for -0.0, and NaN for a difference."""
     if pa.types.is_floating(field.type):
         bits = _BITS[field.type.bit_width]
@@ -241,6 +241,6 @@ def _is_exact(kind: pa.DataType) -> bool:
     return not pa.types.is_floating(kind) and not pa.types.is_dictionary(kind) and all(map(_is_exact, inner))
 
 
-def _differs(base: Base, path: str, what: str, field: pa.Field | None = None) -> Corrupt:
+def differs(base: Base, path: str, what: str, field: pa.Field | None = None) -> Corrupt:
     where = {} if field is None else {"field": field.name}
     return Corrupt(f"a new file of the base is wrong: {what}", remedy=_REMEDY, table=base.uri, object=path, **where)

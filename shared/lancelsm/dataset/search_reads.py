@@ -101,7 +101,7 @@ def searched_generation(
             uri=uri,
             dataset=dataset,
             schema=schema,
-            stored=stored_fields(dataset, schema.columns),
+            stored=stored_fields(dataset, schema),
             storage_options=dict(storage_options or {}),
         )
 

@@ -27,9 +27,10 @@ from lancelsm.history import cursor as cursors
 from lancelsm.history.pin_records import Pin
 from lancelsm.objects import Object
 from lancelsm.record.casts import as_schema
-from lancelsm.record.schema import TOMBSTONE, TableSchema
+from lancelsm.record.schema import TOMBSTONE, NewerSchema, TableSchema
 from lancelsm.region.catalog import Region, TableContext, regions, with_heads
 from lancelsm.region.compare_and_swap import newest
+from lancelsm.region.handle import newest_columns
 from lancelsm.region.head import Head, RegionState
 from lancelsm.wal.entry import Entry, decode
 from lancelsm.wal.replay import stored_rows
@@ -51,7 +52,8 @@ class Change:
     """One committed entry: the rows of one acknowledged write, or of several writes that share the entry.
 
     `rows` has the table's columns and `_op`, which is `upsert` or `delete`. In a delete all columns but the key are
-    null. `at` is when the writer received the rows, by its clock; None if unknown.
+    null. If the columns have changed since the entry was written, it is converted. `at` is when the writer received the
+    rows, by its clock; None if unknown.
     """
 
     region: RegionId
@@ -189,11 +191,20 @@ class Changes:
                 self._next[region.id] = Position(position + 1)
                 continue
             with error_context(**region.where):
-                rows = _to_change_rows(stored_rows(entry, self._schema), self._schema)
+                rows = self._rows_of(entry)
             if self._left is not None:
                 self._left -= rows.num_rows
             self._next[region.id] = self._passed[region.id] = Position(position + 1)
             yield Change(region=region.id, position=position, epoch=entry.summary.epoch, at=entry.at, rows=rows)
+
+    def _rows_of(self, entry: Entry) -> pa.Table:
+        """Return the rows of an entry in the newest columns that the stream knows."""
+        try:
+            rows = stored_rows(entry, self._schema)
+        except NewerSchema:
+            self._schema = newest_columns(self._context, self._schema)
+            rows = stored_rows(entry, self._schema)
+        return _to_change_rows(rows, self._schema)
 
     def _read(self, region: Region, ends: dict[RegionId, Position] | None) -> list[Entry]:
         """Read the next entries of one region, up to its head; a limited number, so that other regions don't wait long.

@@ -28,6 +28,7 @@ def followed(part: RegionView, region: Region, head: Head, *, held_bytes: int) -
         or head.next_position <= end.next_position
         or head.wal_bytes - part.manifest.wal_bytes > held_bytes
         or not part.tail.is_held
+        or head.schema_version > part.tail.schema.version
     ):
         return None
     try:

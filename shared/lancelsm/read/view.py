@@ -221,6 +221,13 @@ def _problem(found: Sequence[_Read | _Absent | _Overtaken], base: BaseTable, con
             return _COLLECTED
         if isinstance(read, _Read) and (problem := mismatch(read.manifest, base)):
             return problem
+        if (
+            isinstance(read, _Read) and read.end.schema_version > base.schema.version  # guard: base has known columns
+        ):
+            return (
+                f"region {read.region.id} has rows of version {read.end.schema_version} of the table's columns, "
+                f"but the base has version {base.schema.version}"
+            )
     return ""
 
 

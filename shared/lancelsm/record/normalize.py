@@ -29,7 +29,8 @@ def upserts(data: Any, *, schema: TableSchema, on_duplicate: Literal["last", "er
     Args:
         data: anything with `__arrow_c_stream__` or `__arrow_c_array__` (pyarrow, polars, pandas), a mapping of
             columns, an iterable of rows, or one row: a mapping, a dataclass, a named tuple or a pydantic model. It must
-            have exactly the columns of the table, in any order.
+            have the columns of the table, in any order. It may leave out columns that were added to the table; then
+            they have their defaults.
         on_duplicate: "last": the last row of each key wins. "error": a duplicate key is refused.
 
     Returns:
@@ -112,22 +113,25 @@ def _stored(given: Mapping[str, _Column] | None, *, schema: TableSchema, names: 
     stored = schema.stored
     if given is None:
         return stored.empty_table()
-    known, wanted = set(schema.names), set(names)
+    known, wanted, optional = set(schema.names), set(names), schema.optional
     if unknown := [name for name in given if name not in known]:
         raise unknown_column(unknown[0], schema.names)
     whole = f"Give exactly the {'key columns' if tombstone else 'columns'} {', '.join(names)}"
     if unknown := [name for name in given if name not in wanted]:
         raise Invalid(f"{unknown[0]!r} is not a key column", remedy=whole, field=unknown[0])
-    if missing := [name for name in names if name not in given]:
+    if missing := [name for name in names if name not in given and name not in optional]:
         raise Invalid(f"column {missing[0]!r} is missing", remedy=whole, field=missing[0])
     if len({len(values) for values in given.values()}) > 1:
         lengths = ", ".join(f"{name} {len(values)}" for name, values in given.items())
         raise Invalid(f"columns differ in length: {lengths}")
-    rows = len(given[names[0]])
+    rows = len(given[next(name for name in names if name in given)])
     arrays = []
     for field in schema.columns:
         if field.name not in wanted:
             arrays.append(nulls(rows, field.type))
+            continue
+        if field.name not in given:
+            arrays.append(schema.left_out(field, rows))
             continue
         needed = field.with_nullable(False) if field.name in schema.primary_key else field
         values = given[field.name]

@@ -37,7 +37,8 @@ from lancelsm.common.setsum import Setsum
 from lancelsm.errors import Invalid
 from lancelsm.record.admission import is_any
 from lancelsm.record.casts import kind_of, list_of_pairs, whole
-from lancelsm.record.schema import FIELD_ID, TOMBSTONE, field_id
+from lancelsm.record.schema import TOMBSTONE, field_id
+from lancelsm.record.schema_history import FIELD_ID
 from lancelsm.record.words import WORD, Arithmetic, Words, arithmetic, mixed
 
 _SHORT: Final = 32

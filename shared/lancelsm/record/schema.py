@@ -16,15 +16,16 @@ from itertools import count
 import pyarrow as pa
 
 from lancelsm.common.shown import did_you_mean, shown
-from lancelsm.errors import Invalid
+from lancelsm.errors import Contended, Invalid
 from lancelsm.record.admission import children, with_children
-from lancelsm.record.casts import as_column, as_schema, nulls
+from lancelsm.record.casts import as_column, as_schema
+from lancelsm.record.schema_history import FIELD_ID, SchemaHistory, evolved, filled, mark, version_of
 
 TOMBSTONE = "_tombstone"
-FIELD_ID = b"lance:field_id"
 PRIMARY_KEY = b"lance-schema:unenforced-primary-key"
 PRIMARY_KEY_POSITION = b"lance-schema:unenforced-primary-key:position"
 
+_NO_CHANGES = SchemaHistory()
 _RESERVED = frozenset({"_rowid", "_rowaddr", "_rowoffset"})
 
 
@@ -33,16 +34,18 @@ class TableSchema:
     """Columns with Lance's field ids, and the columns of the primary key in key order.
 
     `columns` is the schema of the base without schema metadata. Every field has `FIELD_ID`, nested ones included, but
-    for those in a fixed_size_list.
+    for those in a fixed_size_list. `history` leads from the columns that the table was created with to these.
     """
 
     columns: pa.Schema
     primary_key: tuple[str, ...]
+    history: SchemaHistory = _NO_CHANGES
 
     def __eq__(self, other: object) -> bool:
         return (
             isinstance(other, TableSchema)
             and self.primary_key == other.primary_key
+            and self.history == other.history
             and self.columns == other.columns  # ignores metadata, which Lance changes, and with it the ids
             and list(_ids(self.columns)) == list(_ids(other.columns))
         )
@@ -50,9 +53,35 @@ class TableSchema:
     def __hash__(self) -> int:
         return hash((self.columns, self.primary_key))
 
+    @property
+    def version(self) -> int:
+        return self.history.version
+
+    def at(self, history: SchemaHistory) -> TableSchema:
+        """Return the schema after the changes of a longer history.
+
+        Raises:
+            ValueError: it is not a history of these columns.
+        """
+        if not history.extends(self.history):
+            raise ValueError("the columns have another history")
+        columns = evolved(self.columns, history.since(self.version))
+        return TableSchema(columns=columns, primary_key=self.primary_key, history=history)
+
     @cached_property
     def names(self) -> list[str]:
         return list(self.columns.names)
+
+    @cached_property
+    def optional(self) -> frozenset[str]:
+        """The columns that whole rows may leave out: those that were added since the table was created."""
+        if not self.history.changes:
+            return frozenset()
+        return frozenset(field.name for field in self.columns if self.history.is_added(field_id(field)))
+
+    def left_out(self, field: pa.Field, rows: int) -> pa.Array:
+        """Return the values of a column in rows that leave it out."""
+        return filled(self.history.default(field_id(field)), field.type, pa.repeat(pa.scalar(False), rows))
 
     @cached_property
     def key(self) -> pa.Schema:
@@ -61,9 +90,13 @@ class TableSchema:
 
     @cached_property
     def stored(self) -> pa.Schema:
-        """The schema of rows in WAL entries and generations: key not null, the rest nullable, `_tombstone` last."""
+        """The schema of rows in WAL entries and generations: key not null, the rest nullable, `_tombstone` last.
+
+        The metadata of `_tombstone` has the version of the schema, so that rows say under which columns they were
+        written.
+        """
         fields = [field.with_nullable(field.name not in self.primary_key) for field in self.columns]
-        return pa.schema([*fields, pa.field(TOMBSTONE, pa.bool_(), nullable=False)])
+        return pa.schema([*fields, pa.field(TOMBSTONE, pa.bool_(), nullable=False, metadata=mark(self.version))])
 
 
 def field_id(field: pa.Field) -> int:
@@ -86,6 +119,13 @@ def unknown_column(name: object, columns: Sequence[str], *, table: str | None = 
     remedy = did_you_mean(name, columns, what="Its columns are")
     field = name if isinstance(name, str) else None
     return Invalid(f"{role}the table has no column {shown(name)}", remedy=remedy, table=table, field=field)
+
+
+def names_now(names: Iterable[str], then: TableSchema, now: TableSchema) -> list[str]:
+    """Return the names of some columns of an older schema in a newer one; those that were dropped are left out."""
+    changed = now.history.ids_since(then.version)
+    ids = {changed.get(number, number) for number in (field_id(then.columns.field(name)) for name in names)}
+    return [field.name for field in now.columns if field_id(field) in ids]
 
 
 def check_names(columns: pa.Schema) -> None:
@@ -123,6 +163,11 @@ def numbered(columns: pa.Schema) -> pa.Schema:
     return pa.schema([_numbered(field, ids) for field in columns])
 
 
+def numbered_from(field: pa.Field, first: int) -> pa.Field:
+    """Add the ids from `first` on to a field and the fields inside it, as `numbered` does."""
+    return _numbered(field, count(first))
+
+
 def _numbered(field: pa.Field, ids: Iterator[int]) -> pa.Field:
     own = next(ids)
     kind = field.type
@@ -133,25 +178,47 @@ def _numbered(field: pa.Field, ids: Iterator[int]) -> pa.Field:
     return pa.field(field.name, kind, field.nullable, {**(field.metadata or {}), FIELD_ID: str(own).encode()})
 
 
+class NewerSchema(Contended):
+    """Rows have a schema version that the caller does not know yet: it must read the schema again."""
+
+
+def check_known(schema: TableSchema, version: int) -> None:
+    """Raise `NewerSchema` if rows of this schema version can't be read with this schema."""
+    if version > schema.version:  # guard: rows of a newer schema are not read with an older one
+        raise NewerSchema(
+            f"the rows have version {version} of the table's columns, and this process knows version {schema.version}",
+            remedy="Retry: then the newest columns are read",
+        )
+
+
 def conform(rows: pa.Table, schema: TableSchema) -> pa.Table:
     """Convert rows from the stored form of an older or another schema to the stored form of this one.
 
-    Columns are matched by field id if the rows have ids, else by name. A missing column becomes null, a missing
-    `_tombstone` false. A column that the table does not have any more is left out.
+    Columns are matched by field id if the rows have ids, else by the names of the first version of the schema. Older
+    rows may have a column under an id that it had before it was widened. A missing column has its default, and null
+    without one; a missing `_tombstone` is false. A column that the table does not have any more is left out.
+
+    Raises:
+        NewerSchema: the rows have a newer version than the schema.
     """
-    stored = schema.stored
+    stored, history = schema.stored, schema.history
     if rows.schema.equals(stored, check_metadata=True):
         return as_schema(rows, stored)
+    check_known(schema, version_of(rows.schema))
     ids = [(field.metadata or {}).get(FIELD_ID) for field in rows.schema]
-    by_id = {found: i for i, found in enumerate(ids) if found is not None}
-    by_name = {name: i for i, name in enumerate(rows.schema.names) if ids[i] is None or name == TOMBSTONE}
+    first = history.first_names(schema.columns) if history.changes and None in ids else {}
+    then = {int(found): i for i, found in enumerate(ids) if found is not None}
+    then |= {first[name]: i for i, name in enumerate(rows.schema.names) if ids[i] is None and name in first}
+    changed = history.ids_since(version_of(rows.schema))
+    at = {changed.get(number, number): i for number, i in then.items()}
+    by_name = {name: i for i, name in enumerate(rows.schema.names) if ids[i] is None and not history.changes}
+    marks = rows.schema.get_field_index(TOMBSTONE)
+    tombstones = as_column(rows.column(marks), pa.bool_()) if marks >= 0 else pa.repeat(False, rows.num_rows)
     columns = []
-    for field in stored:
-        index = by_id.get((field.metadata or {}).get(FIELD_ID), by_name.get(field.name))
+    for field in schema.columns:
+        index = at.get(field_id(field), by_name.get(field.name))
         if index is not None:
             columns.append(as_column(rows.column(index), field.type))
-        elif field.name == TOMBSTONE:
-            columns.append(pa.repeat(False, rows.num_rows))
         else:
-            columns.append(nulls(rows.num_rows, field.type))
-    return pa.Table.from_arrays(columns, schema=stored)
+            columns.append(filled(history.default(field_id(field)), field.type, tombstones))
+    return pa.Table.from_arrays([*columns, tombstones], schema=stored)

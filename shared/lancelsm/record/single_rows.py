@@ -54,11 +54,13 @@ class SingleRow:
         values: in the order of the columns, or a table of one row.
         form: rows of one form can be converted together.
         size: about the number of bytes in Arrow.
+        converter: what took the row.
     """
 
     values: tuple[Any, ...] | pa.Table
     form: int
     size: int
+    converter: SingleRows
 
     @property
     def num_rows(self) -> int:
@@ -69,7 +71,7 @@ class SingleRows:
     """Take and convert single rows of one table. Thread-safe."""
 
     def __init__(self, schema: TableSchema) -> None:
-        self._schema = schema
+        self.schema = self._schema = schema
         self._names = tuple(schema.names)
         self._columns = frozenset(schema.names)
         # The types of values that each column has accepted.
@@ -129,7 +131,7 @@ class SingleRows:
                 return None
             if measure is not None:
                 size += measure(value)
-        return SingleRow(values, _PYTHON, size)
+        return SingleRow(values, _PYTHON, size, self)
 
     def _of_arrow(self, data: Any) -> SingleRow | None:
         if not isinstance(data, pa.Table | pa.RecordBatch) or data.num_rows != 1:
@@ -140,7 +142,7 @@ class SingleRows:
         size = data.get_total_buffer_size()  # of a slice, the size of the whole
         if size > _LARGE:
             size = data.nbytes
-        return SingleRow(data if isinstance(data, pa.Table) else pa.Table.from_batches([data]), form, size)
+        return SingleRow(data if isinstance(data, pa.Table) else pa.Table.from_batches([data]), form, size, self)
 
     def _known_form(self, schema: pa.Schema) -> int | None:
         # The metadata counts too: with that of pandas, an index is left out.

@@ -18,6 +18,7 @@ from lancelsm.common.layout import CONFIG, RegionValues, TableId, is_id
 from lancelsm.errors import Contended, Corrupt, Invalid, Unavailable
 from lancelsm.objects import ObjectStore, PreconditionFailed, Written, put_once
 from lancelsm.record.schema import TableSchema
+from lancelsm.record.schema_history import history_from_json, history_to_json
 from lancelsm.routing import spec as region_specs
 from lancelsm.routing.route import values_json
 from lancelsm.routing.spec import RegionSpec
@@ -30,20 +31,23 @@ class Config:
     """The whole configuration of a table.
 
     `regions` is None for a table that was adopted from Lance without a region spec; it accepts no rows yet. `owner` is
-    the name that all ordinary writers of the table share. `schema_version` increases with each change of the schema.
-    `sequence_by` has the columns that order change events of the table; empty if none do. `earlier_regions` has the
-    region specs before the last reshards, oldest first.
+    the name that all ordinary writers of the table share. `schema` has the columns with their history; its version
+    increases with each change. `sequence_by` has the columns that order change events of the table; empty if none do.
+    `earlier_regions` has the region specs before the last reshards, oldest first.
     """
 
     table: TableId
     registry: str
     owner: str
     schema: TableSchema
-    schema_version: int
     regions: RegionSpec | None
     settings: Mapping[str, str] = field(default_factory=dict)
     sequence_by: tuple[str, ...] = ()
     earlier_regions: tuple[RegionSpec, ...] = ()
+
+    @property
+    def schema_version(self) -> int:
+        return self.schema.version
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -56,6 +60,7 @@ class Config:
             "schema": {
                 "version": self.schema_version,
                 "arrow": base64.b64encode(self.schema.columns.serialize()).decode(),
+                **({"changes": history_to_json(history)} if (history := self.schema.history).changes else {}),
             },
             "settings": dict(self.settings),
             **({"sequence_by": list(self.sequence_by)} if self.sequence_by else {}),
@@ -118,12 +123,14 @@ def decode(body: bytes, *, uri: str) -> Config:
         document = parse_json(body)
         check_format(document["format"], newest=FORMAT, what="table", table=uri)
         columns = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(document["schema"]["arrow"])))
+        history = history_from_json(document["schema"].get("changes", ()))
+        if history.version != document["schema"]["version"]:
+            raise ValueError(f"the schema has version {document['schema']['version']!r}, its changes lead to another")
         config = Config(
             table=TableId(_text(document, "table")),
             registry=_text(document, "registry"),
             owner=_text(document, "owner"),
-            schema=TableSchema(columns=columns, primary_key=_primary_key(document, columns)),
-            schema_version=int(document["schema"]["version"]),
+            schema=TableSchema(columns=columns, primary_key=_primary_key(document, columns), history=history),
             regions=None if document["regions"] is None else region_specs.from_json(document["regions"]),
             settings={name: _text(document["settings"], name) for name in document["settings"]},
             sequence_by=tuple(map(str, document.get("sequence_by", ()))),
@@ -196,7 +203,7 @@ def change_settings(objects: ObjectStore, settings: Mapping[str, str], *, uri: s
     def changed(present: Config) -> Config:
         return replace(present, settings={**present.settings, **settings})
 
-    return _change(objects, changed, uri=uri, budget=budget)
+    return change(objects, changed, uri=uri, budget=budget)
 
 
 def remember_sequence(objects: ObjectStore, names: Sequence[str], *, uri: str, budget: Budget) -> Config:
@@ -215,12 +222,12 @@ def remember_sequence(objects: ObjectStore, names: Sequence[str], *, uri: str, b
             )
         return replace(present, sequence_by=tuple(names))
 
-    return _change(objects, changed, uri=uri, budget=budget)
+    return change(objects, changed, uri=uri, budget=budget)
 
 
 def change_regions(objects: ObjectStore, spec: RegionSpec, *, uri: str, budget: Budget) -> Config:
     """Give a table a later region spec. Raises: the same errors as `change_settings`."""
-    return _change(objects, lambda present: present.resharded(spec), uri=uri, budget=budget)
+    return change(objects, lambda present: present.resharded(spec), uri=uri, budget=budget)
 
 
 def newest_sequence(objects: ObjectStore, config: Config, *, uri: str) -> tuple[str, ...]:
@@ -236,7 +243,11 @@ def newest_sequence(objects: ObjectStore, config: Config, *, uri: str) -> tuple[
     return () if newest is None else newest.sequence_by
 
 
-def _change(objects: ObjectStore, changed: Callable[[Config], Config], *, uri: str, budget: Budget) -> Config:
+def change(objects: ObjectStore, changed: Callable[[Config], Config], *, uri: str, budget: Budget) -> Config:
+    """Replace the configuration by what `changed` returns for it, perhaps several times. Return the new one.
+
+    Raises: the same errors as `change_settings`.
+    """
     for _ in budget.attempts():
         found = objects.get(CONFIG)
         if found is None:

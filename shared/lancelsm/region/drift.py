@@ -45,7 +45,8 @@ def drift(base: BaseTable, config: Config) -> LsmError | None:
     if change:
         return Drifted(
             f"another tool changed the base: {change}",
-            remedy=f"Undo the change with Lance: {_restore(base, config)}. Then: lancelsm merge {base.uri}",
+            remedy=f"Take it up: lancelsm schema sync {base.uri}. Or undo it with Lance: {_restore(base, config)}. "
+            f"Then: lancelsm merge {base.uri}",
             table=base.uri,
             version=base.version,
         )
@@ -110,6 +111,14 @@ def _stop(region: Region, head: Head, reason: str) -> None:
 def _change_of_schema(base: BaseTable, config: Config) -> str:
     """Describe how the columns or the key of the base differ from the configuration; empty if they don't."""
     wanted, found = config.schema, base.schema
+    if found == wanted:
+        return ""
+    if found.version < wanted.version:
+        return f"it restored version {found.version} of the columns, and the table has version {wanted.version}"
+    try:
+        wanted = wanted.at(found.history)  # the change of this release is in the base before the configuration
+    except ValueError:
+        return "its columns have another history"
     if found == wanted:
         return ""
     for column in wanted.columns:

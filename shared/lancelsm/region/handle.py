@@ -137,6 +137,35 @@ class TableHandle:
         later = None if base.facts is None else configs.later_regions(base.facts.regions, self.config)
         return self if later is None else replace(self, config=self.config.resharded(later))
 
+    def with_columns_of(self, base: BaseTable) -> TableHandle:
+        """Return the handle with the columns of this version of the base, if it has newer ones than the handle.
+
+        Raises:
+            Corrupt: the base and the configuration disagree about how the columns changed.
+        """
+        history = base.schema.history
+        if history.version <= self.config.schema.version:
+            return self
+        try:
+            schema = self.config.schema.at(history)
+        except ValueError as error:
+            raise Corrupt(
+                f"the columns in the base have another history than those in the configuration: {error}",
+                remedy="Correct the configuration: the base is authoritative",
+                table=base.uri,
+                version=base.version,
+                object=CONFIG,
+            ) from error
+        return replace(self, config=replace(self.config, schema=schema))
+
+    def with_newest_columns(self) -> TableHandle:
+        """Return the handle with the columns of the configuration as it is now, without Lance.
+
+        Raises: the same errors as `newest_columns`.
+        """
+        schema = newest_columns(self.context, self.config.schema)
+        return self if schema is self.config.schema else replace(self, config=replace(self.config, schema=schema))
+
     def target(self) -> WriteTarget:
         """Return the part that writers need; raise `Invalid` if the table has no region spec yet."""
         spec = self.config.regions
@@ -155,6 +184,18 @@ class TableHandle:
             directory=Directory(self.context, spec_id=spec.spec_id),
             earlier_regions=self.config.earlier_regions,
         )
+
+
+def newest_columns(context: TableContext, known: TableSchema) -> TableSchema:
+    """Return the columns of the configuration as it is now; `known` if they are not newer.
+
+    Raises: the same errors as `region.config.read`, and `Invalid` if the table was dropped.
+    """
+    config = configs.read(context.objects, uri=context.uri)
+    if config is None or config.table != context.table:
+        check_not_dropped(context)
+        raise configs.no_table(context.uri)
+    return config.schema if config.schema.version > known.version else known
 
 
 @checked
@@ -198,6 +239,10 @@ def open_with_base(
             version=base.version,
             object=f"{base.uri}/_versions",
         )
+    if base.schema.version > table.config.schema.version:
+        from lancelsm.region.unfinished_change import finish_if_begun  # noqa: PLC0415 - it imports this module
+
+        table = finish_if_begun(table, base)
     return table, base
 
 

@@ -18,12 +18,14 @@ from lancelsm.common.formats import check_format
 from lancelsm.common.layout import Epoch, Generation, Nonce, Position, Version
 from lancelsm.common.setsum import Setsum
 from lancelsm.errors import Corrupt, Invalid
+from lancelsm.record.schema_history import FIRST_VERSION
 from lancelsm.region import producers as remembered
 from lancelsm.region.producers import Producers
 from lancelsm.region.since import Since
 from lancelsm.registry import Fields, Record, Value, number, text
 
-FORMAT = 3  # of a head with producers: earlier releases would forget their times
+FORMAT = 4  # of a head with a schema version: earlier releases would read its rows under other columns
+_WITH_PRODUCERS = 3  # earlier releases would forget their times
 _WITHOUT_PRODUCERS = 2
 NO_OWNER = ""  # the owner of a sealed region
 _NO_EPOCH = Epoch(0)
@@ -36,8 +38,9 @@ _TEXT_FIELDS = frozenset(
     | {"dirty", "stopped", "waiting", "compacted", "log_since", "merge_since", "ordered"}
 )
 # absent from the record if they are empty
+_SCHEMA = "schema_version"  # absent in version 1
 _OPTIONAL_FIELDS = ("dirty", "stopped", "waiting", "compacted", "log_since", "merge_since", "ordered")
-_EMPTY = dict.fromkeys(_OPTIONAL_FIELDS, "")
+_EMPTY: Record = {**dict.fromkeys(_OPTIONAL_FIELDS, ""), _SCHEMA: FIRST_VERSION}
 _REASON_MAX_LENGTH = 200  # a head stays below 1 KB
 _SPAN = re.compile(r"([0-9]+)-([0-9]+)")
 _POSITION_FIELDS = frozenset({"next_position", "first_position"})
@@ -67,6 +70,7 @@ class Summary:
     entry_setsum: Setsum
     applied_sequences: Mapping[str, str] = field(default_factory=dict)  # name of a producer -> its highest sequence
     at: float | None = None  # when the rows were drafted, in Unix seconds
+    schema_version: int = FIRST_VERSION
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,9 +103,10 @@ class Head:
 
     Log half: `next_position` is the first uncommitted position; `entry_setsum`, `wal_rows` and `wal_bytes` are sums
     over all entries ever committed; `producers` has the highest applied sequence of each producer and the time of its
-    last append (`region.producers`); `nonce` is the nonce of the last committer. Manifest half: `first_position` is the
-    floor, below which WAL objects may be gone; `manifest_key` names the staged manifest; `manifest_epoch` < `epoch`
-    means that a claim is unfinished.
+    last append (`region.producers`); `nonce` is the nonce of the last committer; no entry has a newer version of the
+    table's columns than `schema_version`, and writers that know an older one read them again. Manifest half:
+    `first_position` is the floor, below which WAL objects may be gone; `manifest_key` names the staged manifest;
+    `manifest_epoch` < `epoch` means that a claim is unfinished.
     Advisory: `merged` is the newest generation that mergers have reported as merged; `dirty` is the time (Unix seconds
     as text) since which the base has lagged, empty if it does not lag; `stopped` says why the region takes no rows for
     now (`region.drift`), empty if it takes rows; `waiting` is the note of a writer that waits for its turn
@@ -136,6 +141,7 @@ class Head:
     log_since: str = ""
     merge_since: str = ""
     ordered: str = ""
+    schema_version: int = FIRST_VERSION
     format: int = _WITHOUT_PRODUCERS
 
     @property
@@ -212,11 +218,24 @@ def to_record(head: Head) -> dict[str, Value]:
     record["status"] = head.status.value
     record["entry_setsum"] = head.entry_setsum.hex()
     record["source"] = remembered.to_value(head.producers)
-    record["format"] = FORMAT if head.producers else head.format
+    record["format"] = max(head.format, _format(has_producers=bool(head.producers), schema=head.schema_version))
     for name in _OPTIONAL_FIELDS:  # a sparse index lists the records that have the field `dirty`
         if not record[name]:
             del record[name]
+    if head.schema_version == FIRST_VERSION:
+        del record[_SCHEMA]
     return record
+
+
+def _format(*, has_producers: bool, schema: int) -> int:
+    """Return the oldest format that every release which reads it reads correctly."""
+    if schema > FIRST_VERSION:
+        return FORMAT
+    return _WITH_PRODUCERS if has_producers else _WITHOUT_PRODUCERS
+
+
+def _known_schema(head: Head) -> int | None:
+    return None if head.schema_version == FIRST_VERSION else head.schema_version
 
 
 def created(head: Head) -> Swap:
@@ -243,10 +262,14 @@ def appended(head: Head, entries: Sequence[Summary], *, nonce: Nonce, at: float,
     ):
         raise ValueError(f"entries {[(e.position, e.epoch) for e in entries]} do not follow {head}")
     totals = head.totals.after(entries)
+    schema = max(head.schema_version, *(entry.schema_version for entry in entries))
+    newer = schema > head.schema_version  # guard: head has the schema version of its entries
+    form = max(head.format, _format(has_producers=bool(totals.producers), schema=schema))
     return Swap(
         expect={
             "epoch": head.epoch,  # guard: append swaps on the epoch
             "next_position": head.next_position,  # guard: append swaps on the position
+            **({_SCHEMA: _known_schema(head)} if newer else {}),
         },
         change={
             "next_position": head.next_position + len(entries),
@@ -258,7 +281,8 @@ def appended(head: Head, entries: Sequence[Summary], *, nonce: Nonce, at: float,
             "dirty": head.dirty or str(int(at)),  # always written: a concurrent `cleaned` may have removed it
             **_log_begins(head, entries, at),
             **({"waiting": None} if removes_note else {}),
-            **({"format": FORMAT} if totals.producers and head.format != FORMAT else {}),
+            **({_SCHEMA: schema} if newer else {}),
+            **({"format": form} if form != head.format else {}),
         },
     )
 
@@ -293,6 +317,16 @@ def claimed(head: Head, *, owner: str, nonce: Nonce) -> Swap:
             "status": RegionState.OPEN.value,  # guard: claim swaps on the status
         },
         change={"epoch": head.epoch + 1, "owner": owner, "nonce": nonce},
+    )
+
+
+def evolved(head: Head, schema_version: int) -> Swap | None:
+    """Name a newer version of the table's columns; None if the head names it. Appends in flight are not disturbed."""
+    if schema_version <= head.schema_version:
+        return None
+    return Swap(
+        expect={_SCHEMA: _known_schema(head)},
+        change={_SCHEMA: schema_version, "format": FORMAT},
     )
 
 

@@ -21,7 +21,14 @@ Fields = Mapping[str, Value | None]  # None: the field is absent
 _MAX_NUMBER = 2**63 - 1  # in a record
 _BYTES = "base64"  # the name in the JSON form of bytes
 
-NEVER_DECREASE = ("epoch", "next_position", "first_position", "manifest_version", "current_generation")
+NEVER_DECREASE = (
+    "epoch",
+    "next_position",
+    "first_position",
+    "manifest_version",
+    "current_generation",
+    "schema_version",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,13 +15,14 @@ from lancelsm.read.problems import warn_of_problems
 from lancelsm.read.status import read_status
 from lancelsm.region.handle import DEFAULT_OWNER, Ports, open_with_base
 from lancelsm.table.administration import TableAdministration
+from lancelsm.table.columns import TableColumns
 from lancelsm.table.history import TableHistory
 from lancelsm.table.maintenance import TableMaintenance
 from lancelsm.table.reads import TableReads
 from lancelsm.table.writes import TableWrites
 
 
-class Table(TableWrites, TableReads, TableMaintenance, TableHistory, TableAdministration):
+class Table(TableWrites, TableReads, TableColumns, TableMaintenance, TableHistory, TableAdministration):
     """A table of rows with a primary key. Thread-safe.
 
     `lancelsm.create` and `lancelsm.open` return it. A table that is open at a snapshot or a version always reads the

@@ -7,7 +7,7 @@ import weakref
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cached_property, partial
-from typing import Self, TypeVar
+from typing import Any, Self, TypeVar
 
 import pyarrow as pa
 
@@ -16,6 +16,7 @@ from lancelsm.common.checked import checked
 from lancelsm.common.committed import Committed
 from lancelsm.common.settings import Settings, given_settings
 from lancelsm.common.trace import NO_TRACE, Trace
+from lancelsm.dataset.base_table import BaseTable
 from lancelsm.errors import Contended, Corrupt, Invalid, error_context
 from lancelsm.history.at import At, AtSnapshot, find_version, read_at
 from lancelsm.history.pin_records import Pin
@@ -27,14 +28,17 @@ from lancelsm.read.freshness import Consistency, read_staleness
 from lancelsm.read.transact.transactions import Transactions
 from lancelsm.read.view import View
 from lancelsm.read.view_cache import ListRegions, Select, ViewCache
-from lancelsm.record.schema import TableSchema
+from lancelsm.record.schema import NewerSchema, TableSchema
 from lancelsm.region.catalog import Region, SealedRegion, TableContext, regions, resolve_region
 from lancelsm.region.config import Config
 from lancelsm.region.handle import TableHandle, WriteTarget
+from lancelsm.region.unfinished_change import finish_if_begun
 from lancelsm.routing.spec import RegionSpec
 from lancelsm.wal.region_writer import NextDraft, RegionWriters
 
 T = TypeVar("T")
+
+_TRIES = 3
 
 
 class OpenTable:
@@ -57,6 +61,7 @@ class OpenTable:
         self._in_function = threading.local()  # the function of a transaction runs in this thread
         self._sequence: tuple[str, ...] = ()
         self._region_writers: RegionWriters | None = None
+        self._begun: tuple[TableHandle, BaseTable] | None = None  # columns that were seen in the base first
         self._trace = trace
         self._views = views or ViewCache(
             handle.context,
@@ -167,6 +172,52 @@ class OpenTable:
 
     # Private
 
+    def _learn_columns(self, *, from_base: bool = False) -> bool:
+        """Read the columns again. Return whether they have changed; later calls of every thread then use them.
+
+        Args:
+            from_base: read them in the base, where they are first.
+        """
+        return self._see(self._handle.read_base()) if from_base else self._use(self._handle.with_newest_columns())
+
+    def _learn_from_heads(self) -> None:
+        """Read the columns again if a head of the last appends names a newer version."""
+        if self._region_writers is not None and self._region_writers.schema_version > self._schema.version:
+            self._learn_columns()
+
+    def _use(self, handle: TableHandle) -> bool:
+        with self._lock:
+            if handle.config.schema.version <= self._schema.version:
+                return False
+            self._handle = replace(self._handle, config=replace(self._handle.config, schema=handle.config.schema))
+            self.__dict__.pop("_transactions", None)
+        return True
+
+    def _with_columns(self, work: Callable[[], T]) -> T:
+        """Run a part of a write. If it met newer columns, nothing was written: run it again with these.
+
+        Raises: what `work` raises.
+        """
+        self._learn_from_heads()
+        for _ in range(_TRIES):
+            try:
+                return work()
+            except NewerSchema:
+                self._learn_columns(from_base=True)
+        return work()
+
+    def _converted(self, data: Any, convert: Callable[[Any, TableSchema], T]) -> tuple[T, TableSchema]:
+        """Convert rows of the caller. If they don't fit, the table may have other columns by now: try these once."""
+        self._learn_from_heads()
+        schema = self._schema
+        try:
+            return convert(data, schema), schema
+        except Invalid:
+            if not self._learn_columns() or hasattr(data, "__next__") or hasattr(data, "read_next_batch"):
+                raise  # what can be read only once was read
+            schema = self._schema
+            return convert(data, schema), schema
+
     @property
     def _context(self) -> TableContext:
         return self._handle.context
@@ -196,6 +247,13 @@ class OpenTable:
             append=self._append,
             kept=self._views.kept,
         )
+
+    def _transactions_of(self, schema: TableSchema) -> Transactions:
+        """Return the transactions of these columns; raise `NewerSchema` if another thread took up newer ones."""
+        found = self._transactions
+        if found.schema is not schema:
+            raise NewerSchema("the columns of the table have changed", remedy="Retry")
+        return found
 
     @cached_property
     def _pinned(self) -> View:
@@ -229,6 +287,7 @@ class OpenTable:
                 "the function of a transaction can't write to the table",
                 remedy="Return the rows instead of writing them",
             )
+        self._finish_begun()
         writers = self._writers
         try:
             return writers.append_all(rows, next_draft=next_draft, again=again)
@@ -266,6 +325,20 @@ class OpenTable:
         from lancelsm.admin.reshard import finish_reshard  # noqa: PLC0415 - a writer loads Lance only for this
 
         finish_reshard(self._handle)
+
+    def _see(self, base: BaseTable) -> bool:
+        """Take up the columns of a base, if they are newer. Return whether they are."""
+        before = self._handle
+        if base.schema.version <= self._schema.version or not self._use(before.with_columns_of(base)):
+            return False
+        self._begun = (before, base)
+        return True
+
+    def _finish_begun(self) -> None:
+        """Write the configuration before rows in columns that only the base had: other writers look for them there."""
+        begun, self._begun = self._begun, None
+        if begun is not None:
+            finish_if_begun(*begun)  # guard: configuration has the columns of rows
 
     def _staleness(self, consistency: Consistency, max_staleness: float | None) -> float | None:
         with error_context(table=self.uri):
@@ -306,6 +379,7 @@ class OpenTable:
                     list_regions, select = partial(regions, self._context), list
                     view = self._views.take(list_regions, select=select)
             self._trace.viewed(view)
+            self._see(view.base)
             try:
                 return read(view)
             except Corrupt:  # guard: reader takes a new view after a collection

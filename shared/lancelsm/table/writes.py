@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
 import pyarrow as pa
@@ -14,6 +15,7 @@ from lancelsm.read.transact.conditional import UpsertOptions, check_options, dec
 from lancelsm.read.transact.edits import stored_edits
 from lancelsm.read.transact.read_token import decode_token
 from lancelsm.record.normalize import deletes, partial_upserts, upserts
+from lancelsm.record.schema import NewerSchema, TableSchema, conform, names_now
 from lancelsm.region.catalog import check_takes_plain_writes
 from lancelsm.routing.route import route
 from lancelsm.table.open_table import OpenTable
@@ -78,19 +80,27 @@ class TableWrites(OpenTable):
         """
         self._check_takes_plain_writes()
         with error_context(table=self.uri):
+
+            def convert(data: Any, schema: TableSchema) -> tuple[pa.Table, Sequence[str]]:
+                if partial:
+                    return partial_upserts(data, schema=schema, on_duplicate=on_duplicate)
+                return upserts(data, schema=schema, on_duplicate=on_duplicate), schema.names
+
+            (rows, names), then = self._converted(data, convert)
             if not (if_absent or if_newer is not None or if_unchanged is not None or partial):
-                return self._append(upserts(data, schema=self._schema, on_duplicate=on_duplicate))
-            names: Sequence[str] = self._schema.names
-            if partial:
-                rows, names = partial_upserts(data, schema=self._schema, on_duplicate=on_duplicate)
-            else:
-                rows = upserts(data, schema=self._schema, on_duplicate=on_duplicate)
-            check_options(self._schema, if_absent=if_absent, if_newer=if_newer, if_unchanged=if_unchanged, names=names)
-            options = UpsertOptions(if_absent=if_absent, if_newer=if_newer, partial=partial, names=names)
-            since = None if if_unchanged is None else decode_token(if_unchanged, table=self.config.table)
-            return self._transactions.over_keys(
-                rows, lambda given: options.decide(given, self._schema), reads_rows=options.need_rows, since=since
-            )
+                return self._append(rows)
+
+            def write() -> Committed:
+                schema = self._schema
+                given, known = conform(rows, schema), names_now(names, then, schema)
+                check_options(schema, if_absent=if_absent, if_newer=if_newer, if_unchanged=if_unchanged, names=known)
+                options = UpsertOptions(if_absent=if_absent, if_newer=if_newer, partial=partial, names=known)
+                since = None if if_unchanged is None else decode_token(if_unchanged, table=self.config.table)
+                return self._transactions_of(schema).over_keys(
+                    given, lambda part: options.decide(part, schema), reads_rows=options.need_rows, since=since
+                )
+
+            return self._with_columns(write)
 
     @checked
     def transact(self, keys: Any, fn: Callable[[pa.Table], Any], *, atomic: bool = False) -> Committed:
@@ -126,24 +136,30 @@ class TableWrites(OpenTable):
         """
         self._check_takes_plain_writes()
         with error_context(table=self.uri):
-            all_keys = deletes(keys, schema=self._schema)
+            given, _ = self._converted(keys, lambda data, schema: deletes(data, schema=schema))
             if not callable(fn):
                 raise Invalid(f"fn is a {type(fn).__name__}", remedy="Give a function of a pyarrow table", field="fn")
-            if atomic and len(regions := route(all_keys, self._target.regions)) > 1:
+            if atomic and len(regions := route(given, self._target.regions)) > 1:
                 raise Invalid(
                     f"the keys are in {len(regions)} regions, and a transaction is atomic in one region only",
                     remedy="Give keys of one region, or leave out atomic for one transaction per region",
                     field="atomic",
                 )
 
-            def call(current: pa.Table) -> pa.Table:
-                self._in_function.active = True
-                try:
-                    return stored_edits(fn(current), self._schema)  # reads a generator to its end
-                finally:
-                    self._in_function.active = False
+            def write() -> Committed:
+                schema = self._schema
+                all_keys = conform(given, schema)
 
-            return self._transactions.over_keys(all_keys, decide_by(call, self._schema, all_keys=all_keys))
+                def call(current: pa.Table) -> pa.Table:
+                    self._in_function.active = True
+                    try:
+                        return stored_edits(fn(current), schema)  # reads a generator to its end
+                    finally:
+                        self._in_function.active = False
+
+                return self._transactions_of(schema).over_keys(all_keys, decide_by(call, schema, all_keys=all_keys))
+
+            return self._with_columns(write)
 
     @checked
     def update(self, *, where: str, set: Mapping[str, str]) -> Committed:  # noqa: A002 - as in SQL
@@ -168,7 +184,9 @@ class TableWrites(OpenTable):
         """
         self._check_takes_plain_writes()
         with error_context(table=self.uri):
-            return self._append_whole(lambda: self._transactions.update(where=where, texts=set))
+            return self._with_columns(
+                lambda: self._append_whole(lambda: self._transactions.update(where=where, texts=set))
+            )
 
     @checked
     def delete(self, keys: Any = None, *, where: str | None = None) -> Committed:
@@ -198,9 +216,10 @@ class TableWrites(OpenTable):
             )
         if where is not None:
             with error_context(table=self.uri):
-                return self._append_whole(lambda: self._transactions.delete(where=where))
+                return self._with_columns(lambda: self._append_whole(lambda: self._transactions.delete(where=where)))
         with error_context(table=self.uri):
-            return self._append(deletes(keys, schema=self._schema))
+            rows, _ = self._converted(keys, lambda data, schema: deletes(data, schema=schema))
+            return self._append(rows)
 
     @checked
     def apply_changes(
@@ -263,6 +282,7 @@ class TableWrites(OpenTable):
         self._check_writable()
         with error_context(table=self.uri):
             context = self._context
+            self._learn_from_heads()
             self._sequence = self._sequence or newest_sequence(context.objects, self.config, uri=self.uri)
             request = request_of(
                 self._schema,
@@ -294,7 +314,11 @@ class TableWrites(OpenTable):
                 kept=self._views.kept,
                 find_target=lambda: self._target,
             )
-            return apply_changes(events, request, access, context)
+            try:
+                return apply_changes(events, request, access, context)
+            except NewerSchema:  # events may be readable only once, so the caller gives them again
+                self._learn_columns(from_base=True)
+                raise
 
     @checked
     def source_offset(self, source: str) -> int | None:
@@ -324,7 +348,7 @@ class TableWrites(OpenTable):
         """
         self._check_takes_plain_writes()
         return Writer(
-            self._target,
+            replace(self._target, schema=self._schema),
             owner=self._owner,
             pipeline_depth=pipeline_depth,
             exclusive=exclusive,

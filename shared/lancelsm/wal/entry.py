@@ -5,7 +5,8 @@ draft is encoded once, and only the schema message is built again for each posit
 Entry"). The payload lies in a buffer with free bytes before it, and the first schema message is written there: the rows
 are copied once on their way to the object.
 
-Our metadata is in the metadata of the last field, `_tombstone`. A fence has no fields, so its metadata is in the schema
+Our metadata is in the metadata of the last field, `_tombstone`. So is the version of the table's columns, which belongs
+to the rows themselves (`record.schema_history`). A fence has no fields, so its metadata is in the schema
 metadata. Lance does not replay rows under schema metadata that it doesn't know, but it ignores unknown field metadata.
 """
 
@@ -21,6 +22,7 @@ from lancelsm.common.layout import Epoch, Nonce, Position
 from lancelsm.common.setsum import Setsum
 from lancelsm.errors import Corrupt
 from lancelsm.record.rowsum import row_setsum
+from lancelsm.record.schema_history import SCHEMA_VERSION, version_of
 from lancelsm.region.head import Summary
 
 _EPOCH = b"writer_epoch"
@@ -197,6 +199,7 @@ def encode(draft: Draft, *, position: Position, epoch: Epoch, nonce: Nonce) -> E
         entry_setsum=entry_setsum,
         applied_sequences=draft.applied_sequences,
         at=None if draft.at is None else float(own_metadata[_TIME]),
+        schema_version=version_of(draft.schema),
     )
     return Encoded(nonce=nonce, body=body, summary=summary)
 
@@ -212,7 +215,7 @@ def decode(body: bytes, *, position: Position, key: str) -> Entry:
     try:
         with pa.ipc.open_stream(pa.py_buffer(body)) as reader:
             metadata = _metadata(reader.schema)
-            rows = sum(batch.num_rows for batch in reader)
+            rows, schema_version = sum(batch.num_rows for batch in reader), version_of(reader.schema)
         epoch = Epoch(int(metadata[_EPOCH]))
         at = float(metadata[_TIME]) if _TIME in metadata else None
         declared = metadata.get(_ENTRY_SETSUM)
@@ -234,6 +237,7 @@ def decode(body: bytes, *, position: Position, key: str) -> Entry:
                 if _QUEUE in metadata
                 else {},
                 at=at,
+                schema_version=schema_version,
             ),
             nonce=Nonce(metadata[_NONCE].decode()) if _NONCE in metadata else None,
             fence=metadata.get(_FENCE) == b"true",
@@ -283,12 +287,16 @@ def _metadata(schema: pa.Schema) -> Mapping[bytes, bytes]:
 
 
 def _without_own_metadata(schema: pa.Schema) -> pa.Schema:
-    """Remove our metadata: return the schema of the draft."""
+    """Remove the metadata of the entry: return the schema of the draft."""
     if not schema.names:
         return schema.remove_metadata()
     last = len(schema) - 1
     field = schema.field(last)
-    kept = {name: value for name, value in (field.metadata or {}).items() if not name.startswith(_OWN_PREFIX)}
+    kept = {
+        name: value
+        for name, value in (field.metadata or {}).items()
+        if name == SCHEMA_VERSION or not name.startswith(_OWN_PREFIX)
+    }
     return schema.set(last, field.with_metadata(kept)).remove_metadata()
 
 

@@ -12,6 +12,7 @@ import pyarrow as pa
 from lancelsm.common.committed import Committed, CommittedEntry
 from lancelsm.common.layout import RegionValues
 from lancelsm.errors import Corrupt, Fenced, Invalid, LsmError, Unavailable
+from lancelsm.record.schema_history import FIRST_VERSION
 from lancelsm.region.catalog import Region, SealedRegion, check_not_dropped
 from lancelsm.region.handle import WriteTarget
 from lancelsm.region.head import Head, Summary
@@ -82,6 +83,12 @@ class RegionWriter:
         self._held_at = region.context.clock.monotonic()
         self._unclaimed = bool(previous_owners)
         self._lock = threading.Lock()
+
+    @property
+    def schema_version(self) -> int:
+        """The version of the table's columns in the newest head that was seen; 1 before the first append."""
+        head = self._held if self._pipeline is None else self._pipeline.head
+        return FIRST_VERSION if head is None else head.schema_version
 
     def start(self, rows: pa.Table, then: Callable[[CommittedEntry | BaseException], None]) -> None:
         """Start an append. Return as soon as the next one may start; `then` gets the entry or the error of this one.
@@ -227,6 +234,11 @@ class RegionWriters:
                 )
                 self._writers[place] = writer
             return writer
+
+    @property
+    def schema_version(self) -> int:
+        """The newest version of the table's columns in the heads that were seen."""
+        return max((writer.schema_version for writer in list(self._writers.values())), default=FIRST_VERSION)
 
     def after_reshard(self, target: WriteTarget, sealed: SealedRegion) -> WriteTarget:
         """Return the target with the region spec that a reshard gave the table after `target`; wait for the reshard.

@@ -163,6 +163,7 @@ def stored_rows(entry: Entry, schema: TableSchema) -> pa.Table:
 
     Raises:
         Corrupt: the rows are not as written.
+        NewerSchema: the entry was written under a newer version of the table's columns.
     """
     try:
         rows = entry.table()

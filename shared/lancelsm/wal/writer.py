@@ -21,9 +21,11 @@ from lancelsm.common.layout import RegionValues
 from lancelsm.common.pool import TaskPool
 from lancelsm.errors import Contended, Invalid, LsmError, Unavailable, error_context
 from lancelsm.record.normalize import deletes
+from lancelsm.record.schema import TableSchema, conform
+from lancelsm.record.schema_history import version_of
 from lancelsm.record.single_rows import SingleRow, SingleRows
 from lancelsm.region.catalog import SealedRegion
-from lancelsm.region.handle import WriteTarget
+from lancelsm.region.handle import WriteTarget, newest_columns
 from lancelsm.routing.route import only_region, route
 from lancelsm.wal.acknowledgement import Acknowledgement
 from lancelsm.wal.group_commit import Buffer, GroupQueue, RegionPart, Share, Submission, Waiting
@@ -76,6 +78,7 @@ class Writer:
             weakref.finalize(self, pool.stop).atexit = False
         _OPEN.add(self)
         self._rows = SingleRows(target.schema)
+        self._named_version = target.schema.version  # the newest one that a head of an append has named
         self._queues: dict[RegionValues, GroupQueue] = {}
         self._only_region = only_region(target.regions)
         interval = target.settings.group_commit_milliseconds / 1000
@@ -125,7 +128,7 @@ class Writer:
         Raises: the same errors as `upsert`.
         """
         with error_context(table=self._target.context.uri):
-            rows = deletes(keys, schema=self._target.schema)
+            rows = deletes(keys, schema=self._known().schema)
         return self._queue(rows, rows.nbytes).result()
 
     def submit(self, data: Any) -> Future[Committed]:
@@ -144,11 +147,33 @@ class Writer:
             Unavailable: the buffer is full. Nothing was queued: wait for earlier futures, then submit again.
         """
         try:
-            rows = self._rows.take(data)
+            rows = self._taken(data)
         except LsmError as error:
             error.where = {"table": self._target.context.uri, **error.where}
             raise
         return self._queue(rows, rows.size if isinstance(rows, SingleRow) else rows.nbytes)
+
+    def _taken(self, data: Any) -> pa.Table | SingleRow:
+        known = self._known()
+        try:
+            return known.take(data)
+        except Invalid:  # the table may have other columns by now
+            newest = self._learn_columns(known)
+            if newest is known or hasattr(data, "__next__") or hasattr(data, "read_next_batch"):
+                raise
+            return newest.take(data)
+
+    def _known(self) -> SingleRows:
+        """Return what converts rows to the newest columns that a head of an append has named."""
+        known = self._rows
+        return self._learn_columns(known) if self._named_version > known.schema.version else known
+
+    def _learn_columns(self, known: SingleRows) -> SingleRows:
+        schema = newest_columns(self._target.context, known.schema)
+        with self._buffer.lock:
+            if schema.version > self._rows.schema.version:
+                self._rows = SingleRows(schema)
+            return self._rows
 
     async def submit_async(self, data: Any) -> Committed:
         """`submit` for asyncio: return when the rows are durable and visible. Cancelling does not cancel the write."""
@@ -212,9 +237,11 @@ class Writer:
         shares, tables = self._converted(group)
         if not tables:
             return
-        rows = _together(tables, group)
+        rows = _together(tables, group, self._rows.schema)
         try:
-            self._regions.of(values, target=self._target).start(rows, partial(self._settle, shares))
+            writer = self._regions.of(values, target=self._target)
+            writer.start(rows, partial(self._settle, shares))
+            self._named_version = max(self._named_version, writer.schema_version)
         except SealedRegion as sealed:
             self._append_again(rows, shares, sealed)
         except BaseException as error:  # noqa: BLE001 - the futures of these rows must fail
@@ -261,7 +288,7 @@ class Writer:
         if not tables:
             return
         try:
-            rows = _together(tables, group)
+            rows = _together(tables, group, self._rows.schema)
             routed = _routed(rows, shares, self._target)
         except BaseException as error:  # noqa: BLE001 - the futures of these rows must fail
             self._buffer.settle(shares, error)
@@ -275,16 +302,16 @@ class Writer:
         """Convert the single rows of a group. Settle those that do not fit; return the others and all other rows."""
         shares: list[Share] = []
         tables: list[pa.Table] = []
-        for is_single, some in groupby(group, key=lambda waiting: isinstance(waiting.rows, SingleRow)):
+        for converter, some in groupby(group, key=lambda waiting: getattr(waiting.rows, "converter", None)):
             members = list(some)
-            if not is_single:
+            if converter is None:
                 shares += [share for waiting in members for share in waiting.shares]
                 tables += [waiting.rows for waiting in members]
                 continue
             found = [share for waiting in members for share in waiting.shares]
             try:
                 done = 0
-                for rows, outcome in self._rows.convert([waiting.rows for waiting in members]):
+                for rows, outcome in converter.convert([waiting.rows for waiting in members]):
                     some_shares = found[done : done + len(rows)]
                     done += len(rows)
                     if isinstance(outcome, Invalid):
@@ -322,9 +349,14 @@ def _routed(rows: pa.Table, shares: list[Share], target: WriteTarget) -> list[tu
     return routed
 
 
-def _together(tables: list[pa.Table], group: list[Waiting]) -> pa.Table:
-    """Concatenate the tables of a group. Small chunks are combined: each would cost more than its rows."""
-    rows = pa.concat_tables(tables)
+def _together(tables: list[pa.Table], group: list[Waiting], schema: TableSchema) -> pa.Table:
+    """Concatenate the tables of a group, in the newest columns.
+
+    Small chunks are combined: each would cost more than its rows.
+    """
+    rows = pa.concat_tables(
+        [table if version_of(table.schema) == schema.version else conform(table, schema) for table in tables]
+    )
     if len(tables) > 1 and sum(waiting.size for waiting in group) < _SMALL * len(tables):
         with suppress(pa.ArrowNotImplementedError):  # dictionaries inside other types
             return rows.combine_chunks()

@@ -35,7 +35,7 @@ from lancelsm.read.view import View
 from lancelsm.record.casts import as_schema
 from lancelsm.record.files import has_decimal
 from lancelsm.record.key import key_column
-from lancelsm.record.schema import TOMBSTONE, TableSchema
+from lancelsm.record.schema import TOMBSTONE, TableSchema, check_known
 from lancelsm.region.catalog import Region, TableContext
 from lancelsm.region.handle import WriteTarget
 from lancelsm.region.head import Head
@@ -327,6 +327,7 @@ class _Call:
         distinct = keys.take(pc.index_in(pc.unique(own), value_set=own))
 
         def found(view: View) -> ViewedRows:
+            check_known(schema, view.base.schema.version)
             rows = reader.get(
                 view,
                 distinct,

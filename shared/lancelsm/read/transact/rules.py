@@ -11,7 +11,7 @@ from lancelsm.common.shown import shown
 from lancelsm.errors import Invalid
 from lancelsm.record.casts import as_column, shown_value, whole
 from lancelsm.record.key import key_column
-from lancelsm.record.schema import TableSchema, unknown_column
+from lancelsm.record.schema import TableSchema, field_id, unknown_column
 
 _DECIMALS = {32: pa.decimal32, 64: pa.decimal64, 128: pa.decimal128, 256: pa.decimal256}
 
@@ -34,7 +34,7 @@ def newer(given: pa.Table, current: pa.Table, schema: TableSchema, *, column: st
 
 
 def filled(given: pa.Table, current: pa.Table, schema: TableSchema, *, names: Sequence[str]) -> pa.Table:
-    """Return the given rows with the live values of all columns but `names`; null if there is no live row.
+    """Return the given rows with the live values of all columns but `names`; the default if there is no live row.
 
     Raises:
         Invalid: a row has no live row, and a column that is not in `names` must not be null.
@@ -53,6 +53,9 @@ def filled(given: pa.Table, current: pa.Table, schema: TableSchema, *, names: Se
                 field=field.name,
             )
         values = as_column(whole(current.column(field.name)).take(row), field.type)
+        if schema.history.default(field_id(field)) is not None:
+            both = whole(pa.chunked_array([values, schema.left_out(field, 1)]))
+            values = both.take(pc.if_else(row.is_null(), len(row), pa.arange(0, len(row))))
         at = given.schema.get_field_index(field.name)
         given = given.set_column(at, given.schema.field(at), values)
     return given

@@ -24,6 +24,7 @@ from lancelsm.read.view import View
 from lancelsm.read.view_cache import ListRegions, Select
 from lancelsm.record.key import key_column
 from lancelsm.record.normalize import upserts
+from lancelsm.record.schema import check_known
 from lancelsm.region.catalog import Region
 from lancelsm.region.config import Config
 from lancelsm.region.handle import WriteTarget
@@ -66,7 +67,7 @@ class Transactions:
     ) -> None:
         self._find_target = find_target
         self._find_config = find_config
-        self._schema = find_config().schema
+        self.schema = self._schema = find_config().schema
         self._uri = find_target().context.uri
         self._read = read
         self._append = append
@@ -161,6 +162,7 @@ class Transactions:
         own = key_column(keys, names)
 
         def found(view: View) -> ViewedRows:
+            check_known(self._schema, view.base.schema.version)
             rows = reader.get(
                 view,
                 keys,
@@ -194,5 +196,6 @@ class Transactions:
         return self._read(found, lambda: [region])
 
     def _matching(self, view: View, where: str, columns: Sequence[str]) -> pa.Table:
+        check_known(self._schema, view.base.schema.version)  # guard: transaction reads rows under its own columns
         needed, _ = pruned_view(view, where, self._find_config())
         return reader.scan(needed, uri=self._uri, columns=columns, where=where).read_all()

@@ -20,7 +20,7 @@ import pyarrow as pa
 from lancelsm.common.committed import CommittedEntry
 from lancelsm.common.layout import region_id
 from lancelsm.errors import Invalid, LsmError, Unavailable
-from lancelsm.record.schema import conform
+from lancelsm.record.schema import NewerSchema, conform
 from lancelsm.region.catalog import OnlyEvents, Region, SealedRegion
 from lancelsm.region.handle import TableHandle
 from lancelsm.region.head import Head
@@ -204,7 +204,10 @@ def _decode_job(delivery: Delivery, ports: BatchPorts) -> _Job:
         rows = unpacked(stream)
     except Invalid as error:
         raise _Rejected(error) from error
-    valid, rejected = _partition_valid(rows, message, handle)
+    try:
+        valid, rejected = _partition_valid(rows, message, handle)
+    except NewerSchema as error:
+        valid, rejected = rows, RejectedRows(rows=rows, error=Invalid(error.message))
     if rejected is not None or not _is_current(message, handle):  # the cached configuration may be old
         handle = ports.tables.find(message.table, fresh=True) or handle
         valid, rejected = _partition_valid(rows, message, handle)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import TypeVar
 
 from lancelsm.errors import Invalid, Unavailable
 from lancelsm.objects import ObjectStore, put_once
@@ -13,6 +14,8 @@ from lancelsm.region.handle import Ports, TableHandle, open_configured
 from lancelsm.stack.function import table_uri
 
 _SECONDS = 60.0
+
+T = TypeVar("T")
 
 
 class Tables:
@@ -41,6 +44,20 @@ class Tables:
             kept = open_configured(uri, storage_options=self._options, ports=self.ports), now
             self._handles[uri] = kept
         return kept[0]
+
+    def converted(self, table: str, convert: Callable[[TableHandle], T]) -> tuple[TableHandle, T]:
+        """Open a table and convert rows for it; if they don't fit, once more for its columns as they are now.
+
+        Raises: the same errors as `open` and `convert`.
+        """
+        handle = self.open(table)
+        try:
+            return handle, convert(handle)
+        except Invalid:
+            now = self.open(table, fresh=True)
+            if now.config.schema.version == handle.config.schema.version:
+                raise
+            return now, convert(now)
 
     def find(self, table: str, *, fresh: bool = False) -> TableHandle | None:
         """Open a table like `open`, but return None if there is no table at its location.

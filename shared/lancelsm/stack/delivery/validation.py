@@ -12,7 +12,8 @@ import pyarrow.compute as pc
 
 from lancelsm.common.layout import RegionValues
 from lancelsm.errors import Invalid
-from lancelsm.record.schema import FIELD_ID, TOMBSTONE, TableSchema, conform
+from lancelsm.record.schema import TOMBSTONE, TableSchema, check_known, conform
+from lancelsm.record.schema_history import FIELD_ID, version_of
 from lancelsm.region.handle import WriteTarget
 from lancelsm.routing.route import check_supported, route
 
@@ -36,6 +37,7 @@ def partition_valid(
 
     Raises:
         Invalid: routing does not work here at all, whatever the row; the rows are not the cause.
+        NewerSchema: the rows have newer columns than the target.
     """
     check_supported(target.regions, target.schema.stored)
     valid: list[pa.Table] = []
@@ -78,6 +80,8 @@ def _validated(rows: pa.Table, target: WriteTarget, values: RegionValues) -> pa.
 
 def _conform(rows: pa.Table, schema: TableSchema) -> pa.Table:
     ids = {field.metadata[FIELD_ID] for field in schema.columns}
+    ids |= {str(number).encode() for number in schema.history.ids}  # of columns that were dropped or widened since
+    check_known(schema, version_of(rows.schema))
     for field in rows.schema:
         if field.name != TOMBSTONE and (field.metadata or {}).get(FIELD_ID) not in ids:
             raise Invalid(f"{field.name!r} is not a column of the table", field=field.name)

@@ -1,0 +1,446 @@
+"""Columns of a table change while it is read, written and maintained."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from decimal import Decimal
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import lance
+import pyarrow as pa
+import pytest
+
+import lancelsm
+from lancelsm.dataset.base_table import open_base
+from lancelsm.dataset.column_changes import first_unused_id
+from lancelsm.errors import Corrupt, Invalid, LsmWarning, Unavailable
+from lancelsm.table import Table
+from tests.simulation.faults import CRASH_AFTER, CRASH_BEFORE, Crash, FaultPlan
+from tests.unit.schema_scenarios import configured, interrupted
+from tests.unit.tables import create, faulty, levels, row, rows_of
+
+Rows = dict[int, dict[str, Any]]
+KINDS = pa.schema(
+    [
+        pa.field("id", pa.int64()),
+        pa.field("i", pa.int32()),
+        pa.field("f", pa.float32()),
+        pa.field("d", pa.decimal128(5, 2)),
+        pa.field("t", pa.string(), nullable=False),
+    ]
+)
+
+
+def of_kinds(key: int) -> dict[str, Any]:
+    return {"id": key, "i": key, "f": key / 2, "d": Decimal(key), "t": str(key)}
+
+
+@pytest.mark.one_case
+@pytest.mark.parametrize("level", ["tail", "generation", "base"])
+def test_rows_of_every_level_are_read_under_the_new_columns(tmp_path: Path, level: str) -> None:
+    table = create(tmp_path, KINDS, regions="bucket(id, 2)")
+    table.upsert([of_kinds(key) for key in range(6)])
+    table.delete([5])
+    next(name for name in levels(table) if name == level)
+    held = lancelsm.open(table.uri)
+
+    table.add_column("n", "int16", default=7)
+    table.widen_column("i", "int64")
+    table.widen_column("f", "double")
+    table.widen_column("d", "decimal128(20, 2)")
+    table.set_nullable("t")
+    table.rename_column("t", "text")
+    table.drop_column("d")
+    table.add_column("d", pa.list_(pa.int32()))
+    version = table.config.schema_version
+    table.upsert([{"id": 9, "i": 1 << 40, "f": 0.1, "text": None, "n": None, "d": [1]}])
+
+    expected = [{"id": key, "i": key, "f": key / 2, "text": str(key), "n": 7, "d": None} for key in range(5)] + [
+        {"id": 9, "i": 1 << 40, "f": 0.1, "text": None, "n": None, "d": [1]}
+    ]
+    assert version == 9
+    for found in (table, held, lancelsm.open(table.uri)):
+        assert rows_of(found) == expected
+    for _ in levels(table):
+        assert rows_of(table) == rows_of(held) == expected
+        assert table.get([0, 9]).num_rows == 2
+        assert table.count(where="i > 5000000000 OR n = 7") == 6
+    assert rows_of(table, where="n = 7 AND f = 1.0") == expected[2:3]
+    assert table.scrub().problems == ()
+    assert lance.dataset(table.uri).to_table().schema.names == ["id", "i", "f", "text", "n", "d"]
+
+
+def test_an_object_that_is_open_takes_up_the_columns_with_its_next_write(tmp_path: Path) -> None:
+    table = create(tmp_path)
+    held, late = lancelsm.open(table.uri), lancelsm.open(table.uri)
+    late.upsert([row(0)])
+    table.add_column("c", "string", default="d")
+
+    held.upsert([row(1)])
+    late.upsert([row(2)])
+    late.upsert([{**row(3), "c": "x"}])
+    held.upsert([{**row(4), "c": "x"}])
+
+    assert [found["c"] for found in rows_of(table)] == ["d", "d", "d", "x", "x"]
+    assert held.config.schema_version == late.config.schema_version == 2
+
+
+def test_a_row_that_leaves_out_an_added_column_has_its_default(tmp_path: Path) -> None:
+    table = create(tmp_path)
+    table.add_column("c", "string", default="d")
+    table.upsert([row(1)])
+    table.upsert([{"id": 2, "c": "x"}], partial=True)
+    table.upsert([{"id": 3}], partial=True)
+    table.upsert([{"id": 1, "v": "new"}], partial=True)
+    table.upsert([{**row(4), "c": None}])
+    assert [(found["v"], found["c"]) for found in rows_of(table)] == [
+        ("new", "d"),
+        (None, "x"),
+        (None, "d"),
+        ("a", None),
+    ]
+
+
+def test_a_group_writer_takes_up_the_columns(tmp_path: Path) -> None:
+    table = create(tmp_path)
+    with table.writer() as writer:
+        first = [writer.submit(row(key)) for key in range(3)]
+        for future in first:
+            future.result()
+        lancelsm.open(table.uri).add_column("c", "string", default="d")
+        writer.submit(row(3)).result()
+        writer.submit({**row(4), "c": "x"}).result()
+        writer.submit(row(5)).result()
+    assert [found["c"] for found in rows_of(table)] == ["d", "d", "d", "d", "x", "d"]
+
+
+def test_a_snapshot_keeps_its_columns(tmp_path: Path) -> None:
+    table = create(tmp_path)
+    table.upsert([row(1)])
+    table.snapshot("before")
+    table.rename_column("v", "w")
+    table.upsert([{"id": 2, "w": "b"}])
+    table.snapshot("after")
+    table.drop_column("w")
+    table.merge(engine="inprocess")
+    assert rows_of(table.at("before")) == [row(1)]
+    assert rows_of(table.at("after")) == [{"id": 1, "w": "a"}, {"id": 2, "w": "b"}]
+    assert rows_of(table) == [{"id": 1}, {"id": 2}]
+
+
+def test_the_change_stream_yields_older_entries_in_the_columns_of_now(tmp_path: Path) -> None:
+    table = create(tmp_path)
+    held = lancelsm.open(table.uri)
+    table.upsert([row(1)])
+    table.delete([1])
+    table.add_column("c", "string", default="d")
+    table.upsert([{**row(2), "c": "x"}])
+    stream = iter(held.changes(follow=True))
+    found = [next(stream).rows.to_pylist() for _ in range(3)]
+    newest = [{"id": 2, "v": "a", "c": "x", "_op": "upsert"}]
+    assert found == [
+        [{"id": 1, "v": "a", "_op": "upsert"}],
+        [{"id": 1, "v": None, "_op": "delete"}],
+        newest,
+    ], "the stream takes up the columns with the first entry that has them"
+    assert [change.rows.to_pylist() for change in table.changes()] == [
+        [{"id": 1, "v": "a", "c": "d", "_op": "upsert"}],
+        [{"id": 1, "v": None, "c": None, "_op": "delete"}],
+        newest,
+    ]
+
+
+@pytest.mark.parametrize("after", ["base", "configuration"])
+def test_the_next_process_finishes_an_interrupted_change(tmp_path: Path, after: str) -> None:
+    table = create(tmp_path, [row(1)])
+    table.upsert([row(2)])
+    interrupted(table, after=after)
+    assert configured(table) == (1 if after == "base" else 2)
+
+    opened = lancelsm.open(table.uri)
+    assert rows_of(opened) == rows_of(table) == [{**row(key), "c": "d"} for key in (1, 2)]
+    assert configured(table) == 2
+    assert opened.add_column("c", "string", default="d") == 2, "the same call has nothing left to do"
+    opened.flush()
+    opened.merge(engine="inprocess")
+    assert {region.head().schema_version for region in table.regions()} == {2}
+
+
+def test_a_commit_without_a_reply_is_recognised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from lancelsm.admin import change_columns as operations
+
+    table, original = create(tmp_path, [row(1)]), operations.commit_change
+
+    def lost(*given: Any, **options: Any) -> Any:
+        original(*given, **options)
+        raise Unavailable("no reply")
+
+    monkeypatch.setattr(operations, "commit_change", lost)
+    assert table.add_column("c", "string", default="d") == 2
+    assert len(table.config.schema.history.changes) == 1
+
+
+@pytest.mark.rest
+def test_a_change_survives_a_crash_at_every_call(tmp_path: Path) -> None:
+    def begun(name: str) -> Table:
+        table = create(tmp_path / name, [row(1)], regions="bucket(id, 2)", registry="object")
+        table.upsert([row(2), row(3)])
+        return table
+
+    def run(table: Table, plan: FaultPlan) -> None:
+        opened = lancelsm.open(table.uri, ports=faulty(plan))
+        opened.add_column("c", "string", default="d")
+
+    plan = FaultPlan()
+    run(begun("counted"), plan)
+    for number in range(len(plan.calls)):
+        for fault in (CRASH_BEFORE, CRASH_AFTER):
+            table = begun(f"{number}-{fault}")
+            with pytest.raises(Crash):
+                run(table, FaultPlan.at(number, fault))
+            held_rows = rows_of(table)
+            assert held_rows in ([row(key) for key in (1, 2, 3)], [{**row(key), "c": "d"} for key in (1, 2, 3)])
+            table.upsert([row(4)])
+            again = lancelsm.open(table.uri)
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr("lancelsm.region.lease._is_current", lambda *_: False)  # the lease has expired
+                assert again.add_column("c", "string", default="d") == 2
+            again.upsert([{**row(5), "c": None}])
+            for _ in levels(again):
+                assert rows_of(again) == [*({**row(key), "c": "d"} for key in (1, 2, 3, 4)), {**row(5), "c": None}]
+
+
+REFUSED = {
+    "a key column": (lambda table: table.drop_column("id"), "it is a column of the primary key"),
+    "an unknown column": (lambda table: table.rename_column("w", "x"), "the table has no column 'w'"),
+    "a name that is taken": (lambda table: table.rename_column("v", "n"), "the table has a column 'n'"),
+    "a reserved name": (lambda table: table.add_column("_rowid", "int8"), "column '_rowid' is reserved"),
+    "a narrower type": (lambda table: table.widen_column("n", "int16"), "column 'n' of type int32 can't become int16"),
+    "another kind": (lambda table: table.widen_column("n", "double"), "column 'n' of type int32 can't become double"),
+    "a type that no table has": (
+        lambda table: table.add_column("x", pa.month_day_nano_interval()),
+        "can't have column",
+    ),
+    "an expression": (lambda table: table.add_column("x", "n + 1"), "'n \\+ 1' is not a type"),
+    "a default that does not fit": (
+        lambda table: table.add_column("x", "int8", default=300),
+        "the default 300 does not",
+    ),
+    "a column with an index": (lambda table: table.rename_column("n", "m"), "it has the index 'n_idx'"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_a_change_that_is_not_possible_is_refused_with_a_remedy(tmp_path: Path, case: str) -> None:
+    change, message = REFUSED[case]
+    columns = pa.schema([pa.field("id", pa.int64()), pa.field("v", pa.string()), pa.field("n", pa.int32())])
+    table = create(tmp_path, columns)
+    table.upsert([{"id": 1, "v": "a", "n": 1}])
+    if case == "a column with an index":
+        table.flush()
+        table.merge(engine="inprocess")
+        table.create_index("n", kind="BTREE")
+    with pytest.raises(Invalid, match=message) as error:
+        change(table)
+    assert error.value.remedy
+    assert table.config.schema_version == 1
+
+
+def test_an_id_of_a_column_that_another_tool_dropped_is_not_used_again(tmp_path: Path) -> None:
+    rows = pa.table({"a": [1], "b": [2], "c": [3]})
+    lance.write_dataset(rows, tmp_path / "d").drop_columns(["c"])
+    assert first_unused_id(open_base(uri=str(tmp_path / "d"))) == 3
+
+
+def test_rows_of_an_older_generation_are_compared_with_their_sum_when_they_are_compacted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from lancelsm.common.setsum import Setsum
+
+    table = create(tmp_path, settings={"max_generations": 1})
+    for key in range(3):
+        table.upsert([row(key)])
+        table.flush()
+    table.add_column("c", "string", default="d")
+    with monkeypatch.context() as patch:
+        patch.setattr("lancelsm.compaction.compact.own_row_setsum", lambda **_: Setsum.ZERO)
+        with pytest.raises(Corrupt, match="differ from those that were flushed"):
+            table.compact()
+    assert len(table.compact()) == 1
+    assert [found["c"] for found in rows_of(table)] == ["d"] * 3
+
+
+# Compared with a dictionary
+
+
+@dataclass
+class Simulated:
+    """A table, what its rows should be, and objects that were opened at different times."""
+
+    table: Table
+    random: Random
+    rows: Rows = field(default_factory=dict)
+    columns: dict[str, str] = field(default_factory=lambda: {"v": "string"})
+    defaults: dict[str, Any] = field(default_factory=dict)
+    opened: list[Table] = field(default_factory=list)
+    number: int = 0
+
+    def step(self) -> None:
+        act = self.random.choice(
+            [self.upsert, self.upsert, self.upsert, self.delete, self.partial, self.maintain, self.open, self.change]
+        )
+        act()
+        for table in {id(one): one for one in (self.table, self.random.choice(self.opened))}.values():
+            assert {found["id"]: found for found in rows_of(table)} == self.rows
+
+    def upsert(self) -> None:
+        """Write rows, at times in the columns that the object knows."""
+        table = self.random.choice(self.opened)
+        rows_of(table)  # it knows the columns of now
+        key = self.random.randrange(8)
+        self.number += 1
+        given = {"id": key, **{name: self._value(name) for name in self.columns}}
+        for name in [name for name in self.columns if name in self.defaults and self.random.random() < 0.3]:
+            del given[name]
+        table.upsert([given])
+        self.rows[key] = {"id": key, **{name: given.get(name, self.defaults.get(name)) for name in self.columns}}
+
+    def partial(self) -> None:
+        if not self.rows or not self.columns:
+            return
+        key, name = self.random.choice(list(self.rows)), self.random.choice(list(self.columns))
+        table = self.random.choice(self.opened)
+        value = self._value(name)
+        try:
+            table.upsert([{"id": key, name: value}], partial=True)
+        except Invalid:  # an object that has not written since may not know the column
+            rows_of(table)
+            table.upsert([{"id": key, name: value}], partial=True)
+        self.rows[key][name] = value
+
+    def delete(self) -> None:
+        key = self.random.randrange(8)
+        self.random.choice(self.opened).delete([key])
+        self.rows.pop(key, None)
+
+    def maintain(self) -> None:
+        self.table.flush()
+        if self.random.random() < 0.5:
+            self.table.merge(engine="inprocess")
+        else:
+            self.table.compact()
+
+    def open(self) -> None:
+        self.opened.append(lancelsm.open(self.table.uri))
+
+    def change(self) -> None:
+        self.number += 1
+        table, name = self.random.choice(self.opened), self.random.choice([*self.columns, ""])
+        act = self.random.choice(["add", "add", "drop", "rename", "widen"])
+        if act == "add":
+            name = self.random.choice(["x", "y", "z"])
+            if name in self.columns:
+                return
+            kind = self.random.choice(["string", "int32"])
+            default = self.random.choice([None, self._of(kind)])
+            table.add_column(name, kind, default=default)
+            self.columns[name], self.defaults[name] = kind, default
+            for found in self.rows.values():
+                found[name] = default
+        elif name and act == "drop":
+            table.drop_column(name)
+            del self.columns[name]
+            self.defaults.pop(name, None)
+            for found in self.rows.values():
+                del found[name]
+        elif name and act == "rename":
+            to = f"r{self.number}"
+            table.rename_column(name, to)
+            self.columns[to] = self.columns.pop(name)
+            if name in self.defaults:
+                self.defaults[to] = self.defaults.pop(name)
+            for found in self.rows.values():
+                found[to] = found.pop(name)
+        elif name and act == "widen" and self.columns[name] in ("string", "int32"):
+            self.columns[name] = {"string": "large_string", "int32": "int64"}[self.columns[name]]
+            table.widen_column(name, self.columns[name])
+
+    def _value(self, name: str) -> Any:
+        return self.random.choice([None, self._of(self.columns[name])])
+
+    def _of(self, kind: str) -> Any:
+        return str(self.number) if kind.endswith("string") else self.number
+
+
+@pytest.mark.one_case
+@pytest.mark.parametrize("seed", range(6))
+def test_a_table_whose_columns_change_has_the_rows_of_a_dictionary(tmp_path: Path, seed: int) -> None:
+    table = create(tmp_path, regions="bucket(id, 2)", settings={"max_generations": 1})
+    simulated = Simulated(table=table, random=Random(f"columns {seed}"), opened=[table])
+    for _ in range(40):
+        simulated.step()
+    assert table.scrub().problems == ()
+
+
+# Changes by another tool
+
+
+def test_columns_that_another_tool_changed_are_taken_up(tmp_path: Path) -> None:
+    columns = pa.schema([pa.field("id", pa.int64()), pa.field("v", pa.string()), pa.field("n", pa.int8(), False)])
+    table = create(tmp_path, columns)
+    table.upsert([{"id": 1, "v": "a", "n": 1}])
+    table.flush()
+    table.merge(engine="inprocess")
+    table.upsert([{"id": 2, "v": "b", "n": 2}])
+    lance.dataset(table.uri).alter_columns({"path": "v", "name": "w"})
+    lance.dataset(table.uri).alter_columns({"path": "n", "nullable": True})
+    lance.dataset(table.uri).add_columns(pa.schema([("x", pa.int64())]))
+    with pytest.warns(LsmWarning, match="is called 'w' now"):
+        table.flush()
+    with pytest.raises(Invalid, match=f"lancelsm schema sync {table.uri}"):
+        table.merge(engine="inprocess")
+    assert "lancelsm schema sync" in table.status().problems[0].remedy
+    with pytest.raises(Invalid, match="takes no rows for now"):
+        table.upsert([{"id": 3, "v": "c", "n": 3}])
+
+    assert table.sync_schema() == ["rename v to w", "nullable n", "add x"]
+    assert table.sync_schema() == []
+
+    table.upsert([{"id": 3, "w": None, "n": None, "x": 3}])
+    for _ in levels(table):
+        assert rows_of(lancelsm.open(table.uri)) == [
+            {"id": 1, "w": "a", "n": 1, "x": None},
+            {"id": 2, "w": "b", "n": 2, "x": None},
+            {"id": 3, "w": None, "n": None, "x": 3},
+        ]
+    assert table.add_column("y", "int8") == 5
+
+
+def test_an_id_that_lance_uses_again_is_of_another_column(tmp_path: Path) -> None:
+    table = create(tmp_path)
+    table.upsert([row(1)])
+    table.flush()
+    table.upsert([row(2)])
+    lance.dataset(table.uri).drop_columns(["v"])
+    lance.dataset(table.uri).add_columns(pa.schema([("w", pa.string())]))
+    assert table.sync_schema() == ["drop v", "add w"]
+    table.upsert([{"id": 3, "w": "new"}])
+    for _ in levels(table):
+        assert rows_of(table) == [{"id": 1, "w": None}, {"id": 2, "w": None}, {"id": 3, "w": "new"}]
+
+
+def test_a_change_of_a_protected_column_by_another_tool_is_not_taken_up(tmp_path: Path) -> None:
+    table = create(tmp_path, pa.schema([("id", pa.int64()), ("at", pa.int64()), ("v", pa.string())]))
+    table.apply_changes([{"id": 1, "at": 1, "v": "a"}], sequence_by="at")
+    lance.dataset(table.uri).alter_columns({"path": "at", "name": "time"})
+    with pytest.raises(Invalid, match="column 'at' was changed \\(rename\\), and it orders the change events"):
+        table.sync_schema()
+
+
+def test_the_example_of_the_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "schema.md").read_text()
+    example = page.partition("```python\n")[2].partition("```")[0]
+    monkeypatch.chdir(tmp_path)
+    exec(example, {})
