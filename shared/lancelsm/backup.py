@@ -13,7 +13,7 @@ from __future__ import annotations
 import base64
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -29,6 +29,7 @@ from lancelsm.common.layout import BACKUP, RESTORED, TableId, table_id
 from lancelsm.common.setsum import Setsum
 from lancelsm.dataset.adoption import write_facts
 from lancelsm.dataset.base_reads import scan_base
+from lancelsm.dataset.base_rows import Base, expired_rows
 from lancelsm.dataset.copies import read_copy, write_copy
 from lancelsm.dataset.deleted_keys import back_up_deletes, copy_deletes, has_deletes
 from lancelsm.dataset.statement import Stating, check_stated, files_of
@@ -195,8 +196,10 @@ def _copy(
     sequence = configs.newest_sequence(handle.context.objects, config, uri=uri)
     deletes: dict[str, str] = {}
     if sequence:
-        above = (rows.filter(rows[TOMBSTONE]) for rows in rows_above_base(view, handle))
-        deletes = back_up_deletes(base, handle.context.objects, above, names=sequence, now=ports.clock.now(), to=store)
+        deleted = _deleted(view, handle, sequence)
+        deletes = back_up_deletes(
+            base, handle.context.objects, deleted, names=sequence, now=ports.clock.now(), to=store
+        )
     backup = Backup(
         source=uri,
         table=config.table,
@@ -221,6 +224,18 @@ def _copy(
     if found != body:
         raise _already_there(location)
     return Copied(uri=location, rows=written.rows, source=uri)
+
+
+def _deleted(view: View, handle: TableHandle, sequence: Sequence[str]) -> Iterator[pa.Table]:
+    """Yield the keys and sequences of deletes in a view, the oldest first. Expired rows are among them."""
+    schema, expiry = view.base.schema, view.expiry
+    if expiry is not None:
+        columns = [name for name in schema.names if name in {*schema.primary_key, *sequence}]
+        for batch in expired_rows(Base.of(view.base), expiry, view.base, columns):
+            yield pa.table(batch).select(columns)
+    for rows in rows_above_base(view, handle):
+        marked = rows if expiry is None else expiry.as_deletes(rows)
+        yield marked.filter(marked[TOMBSTONE])
 
 
 @checked

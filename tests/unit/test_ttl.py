@@ -259,6 +259,25 @@ def test_a_late_event_does_not_bring_an_expired_row_back(tmp_path: Path) -> None
 
 
 @pytest.mark.rest
+def test_a_late_event_is_known_in_a_table_that_was_restored_from_a_backup(tmp_path: Path) -> None:
+    clock = FakeClock()
+    ports = Ports(clock=clock, threads=1)
+    table = ordered(tmp_path / "t", ports)
+    for key in range(2):
+        apply(table, clock, key, 0, 10)
+    table.flush()
+    table.merge(engine="inprocess")
+    apply(table, clock, 2, 0, 10)
+    apply(table, clock, 1, 0, 20)
+    clock.advance(2 * HOUR)
+    back_up(table, tmp_path / "backup", ports=ports)
+    assert restore(tmp_path / "backup", tmp_path / "restored", ports=ports).rows == 0
+    restored = lancelsm.open(tmp_path / "restored", ports=ports)
+    assert [apply(restored, clock, key, 9, 15).late for key in range(3)] == [0, 1, 0]
+    assert [apply(restored, clock, key, 9, 9).late for key in range(3)] == [1, 1, 1]
+
+
+@pytest.mark.rest
 def test_a_late_event_is_known_in_the_regions_of_a_reshard(tmp_path: Path) -> None:
     clock = FakeClock()
     ports = Ports(clock=clock, threads=1)

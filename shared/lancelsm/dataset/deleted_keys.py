@@ -187,7 +187,7 @@ def back_up_deletes(
 
     Args:
         base: that of the view; its file is in `objects`.
-        deleted: tombstones above it in stored form, the oldest first.
+        deleted: tables that have keys and sequences of deletes, the oldest first.
         names: the columns of the sequence.
         to: the store of the backup.
 
