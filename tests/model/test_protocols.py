@@ -18,6 +18,7 @@ from tests.model import (
     index_promise,
     merge_order,
     merge_redo,
+    ordered_region,
     pins,
     pipelining,
     publication,
@@ -40,6 +41,7 @@ from tests.model.head_commits import HeadCommits
 from tests.model.index_promise import IndexPromise
 from tests.model.merge_order import MergeOrder
 from tests.model.merge_redo import MergeRedo
+from tests.model.ordered_region import OrderedRegion
 from tests.model.pins import Pins
 from tests.model.pipelining import Pipelining
 from tests.model.publication import Publication
@@ -68,6 +70,7 @@ CLEAN = {
     "index promise": (IndexPromise(creations=1), 41_722),
     "merge order": (MergeOrder(generations=1), 7_157),
     "merge redo": (MergeRedo(), 37_048),
+    "ordered region": (OrderedRegion(), 8_479),
     "pins": (Pins(), 1_033),
     "pipelining, alone": (Pipelining(rival=False), 7_645),
     "pipelining, with a rival": (Pipelining(entries=("1", "2")), 1_489),
@@ -139,6 +142,7 @@ CAUGHT: dict[Enum, tuple[Any, str]] = {
     merge_redo.Guard.READ_AFTER_FENCE: (MergeRedo, "committed file missing"),
     merge_redo.Guard.COUNTER_UNMOVED: (MergeRedo, "merged twice"),
     merge_redo.Guard.CONFLICT: (MergeRedo, "merged twice"),
+    **dict.fromkeys(ordered_region.Guard, (OrderedRegion, "plain row after an event")),
     **dict.fromkeys(pins.Guard, (Pins, "pinned object missing")),
     pipelining.Guard.FRESH_EPOCH: (Pipelining, "order"),
     pipelining.Guard.ALL_OURS: (Pipelining, "committed entry missing"),
@@ -195,7 +199,16 @@ GUARDS = [
     guard
     for model in (
         *(base_statement, claim, generation_compaction, head_commits, index_promise, merge_order, merge_redo, pins),
-        *(pipelining, publication, reader_view, region_creation, registry_rebuild, schema_change, starvation),
+        *(
+            ordered_region,
+            pipelining,
+            publication,
+            reader_view,
+            region_creation,
+            registry_rebuild,
+            schema_change,
+            starvation,
+        ),
         *(transactions, waiting_note),
     )
     for guard in model.Guard
