@@ -85,6 +85,27 @@ def rows_are_written_before_a_reshard(path: Path) -> None:
     assert values(table) == {0: 99, 1: 99, 2: 0, 3: 0, 50: 99}
 
 
+def rows_are_written_to_a_region_that_began_after_the_comparison(path: Path) -> None:
+    """The first write to new values creates a region, which a reshard seals before the restore goes on."""
+    rows = [{"id": n, "v": 0} for n in range(2)]
+    table = lancelsm.create(path / "t", rows, primary_key="id", regions="identity(id)")
+    run = restore._Restore.run
+
+    def write_then_run(self: restore._Restore, target: restore.Pin) -> Restored:
+        other = lancelsm.open(table.uri)
+        other.upsert([{"id": 0, "v": 99}])
+        other.reshard("bucket(id, 2)")
+        return run(self, target)
+
+    with pytest.MonkeyPatch.context() as patch:
+        table.upsert([{"id": 0, "v": 1}])
+        table.reshard("identity(id), bucket(id, 1)")
+        table.delete([1])
+        patch.setattr(restore._Restore, "run", write_then_run)
+        assert table.restore(1).written == 1
+    assert values(table) == {0: 99, 1: 0}
+
+
 def the_log_after_the_comparison_is_collected(path: Path) -> None:
     """A call stalls; meanwhile another call finishes its restore, and newer rows are merged and collected."""
     table = three_levels(path / "t", settings=COLLECTED_AT_ONCE)
@@ -120,7 +141,7 @@ GUARDS = {
         rows_are_written_before_a_reshard,
     ),
     "a restore stops if the log after the comparison is gone": (
-        [changed("restore stops if the log after the comparison is gone", "rows = []")],
+        [changed("restore stops if the log after the comparison is gone", "pass")],
         the_log_after_the_comparison_is_collected,
     ),
 }
@@ -128,6 +149,7 @@ OWN = (
     rows_are_written_after_the_comparison,
     rows_are_compared_when_the_log_is_empty,
     rows_are_written_before_a_reshard,
+    rows_are_written_to_a_region_that_began_after_the_comparison,
     the_log_after_the_comparison_is_collected,
 )
 

@@ -100,7 +100,7 @@ def test_the_same_call_continues_with_the_comparison_of_the_first(table, monkeyp
         interrupt_after(patch, 1)
         with pytest.raises(Stop):
             table.restore(1)
-    assert sorted(names(table)) == ["restore-version-1", "restore-version-1-to"]
+    assert sorted(names(table)) == ["lancelsm-restore-version-1", "lancelsm-restore-version-1-to"]
     table.upsert([{"id": n, "v": 99} for n in (3, 7, 60)])
     table.run()
     table.collect(yes=True, interval_seconds=0)
@@ -169,8 +169,8 @@ def test_a_restore_that_crashes_at_any_call_is_continued_and_keeps_newer_rows(ta
         else:
             break
         after = lancelsm.open(uri)
-        finished = all(not pin.name.startswith("restore") for pin in after.snapshots())
-        compared = "restore-version-1" in names(after)
+        finished = all(not pin.name.startswith("lancelsm-") for pin in after.snapshots())
+        compared = "lancelsm-restore-version-1" in names(after)
         after.upsert([{"id": 0, "v": 99}, {"id": 70, "v": 99}])
         if finished and values(after) == {0: 99, 1: 0, 2: 0, 3: 0, 70: 99}:
             continue  # it crashed after its last step
@@ -180,6 +180,39 @@ def test_a_restore_that_crashes_at_any_call_is_continued_and_keeps_newer_rows(ta
         assert names(after) == []
         assert after.scrub().ok
     assert at > 30
+
+
+def test_every_type_of_column_is_compared_and_restored(tmp_path):
+    schema = pa.schema(
+        [
+            pa.field("id", pa.string(), nullable=False),
+            pa.field("s", pa.struct([("a", pa.int64()), ("b", pa.list_(pa.string()))])),
+            pa.field("d", pa.dictionary(pa.int32(), pa.string())),
+            pa.field("f", pa.float64()),
+            pa.field("vec", pa.list_(pa.float32(), 2)),
+            pa.field("t", pa.timestamp("us", "UTC")),
+        ]
+    )
+    row = {"s": {"a": 1, "b": ["x", None]}, "d": "d", "f": float("nan"), "vec": [1.0, 2.0], "t": None}
+    rows = [{"id": "1", **row}, {"id": "2", **row, "s": None, "f": -0.0}, {"id": "3", **row, "d": None}]
+    made = lancelsm.create(tmp_path / "t", pa.Table.from_pylist(rows, schema), primary_key="id")
+    changed = [{**rows[0], "s": {"a": 1, "b": ["x", "y"]}}, {**rows[1], "f": 0.0}]
+    made.upsert(pa.Table.from_pylist(changed, schema))
+
+    assert made.restore(1) == Restored(written=2)
+    found = {row["id"]: repr(row) for row in made.scan().to_arrow().to_pylist()}
+    assert found == {row["id"]: repr(row) for row in rows}
+
+
+def test_a_table_that_was_opened_before_a_reshard_is_restored(table):
+    lancelsm.open(table.uri).reshard("bucket(id, 5)")
+    assert table.restore(1) == Restored(written=4)
+    assert values(lancelsm.open(table.uri)) == {0: 0, 1: 0, 2: 0, 3: 0}
+
+
+def test_the_names_of_its_snapshots_are_reserved(table):
+    with pytest.raises(Invalid, match="names that begin with lancelsm- are reserved"):
+        table.snapshot("lancelsm-restore-version-1")
 
 
 def test_hashes_with_the_same_first_word_are_told_apart_by_the_second():

@@ -26,6 +26,7 @@ from lancelsm.history import pins
 from lancelsm.history.at import At, AtSnapshot, find_version, read_at
 from lancelsm.history.pin_records import Pin
 from lancelsm.history.snapshot import (
+    RESERVED,
     check_readable,
     create_snapshot,
     find_snapshot,
@@ -54,7 +55,7 @@ from lancelsm.wal.entry import Draft, draft
 from lancelsm.wal.replay import LogCollected
 
 KEEP_SECONDS = 86_400.0  # how long a restore that crashed can be continued
-PREFIX = "restore-"  # of the names of its snapshots
+PREFIX = f"{RESERVED}restore-"  # of the names of its snapshots
 _HOUR = 3600.0  # the least time to live of the snapshot that is restored
 _RENEWAL_SECONDS = 600.0
 _CACHE_BYTES = 64 << 20
@@ -247,11 +248,14 @@ class _Restore:
             return self._since[region.id]
 
     def _keys_of_sealed(self) -> list[pa.Array]:
-        """Return the keys that compared regions got before a reshard sealed them: a new region has some of these."""
+        """Return the keys that regions got since the comparison before a reshard sealed them: new regions have these.
+
+        The snapshot has all regions that existed then, so every entry of another one is newer.
+        """
         found = []
         for region in regions(self._handle.context):
             end, head = self._compared.of(region.id), region.find_head()
-            if end is not None and head is not None and head.status is RegionState.SEALED:
+            if head is not None and head.status is RegionState.SEALED:
                 keys = _WrittenSince(region, self._schema, since=point_of(end)).at(head)
                 found.append(keys)  # guard: newer row of a sealed region is not restored
         return [keys for keys in found if keys is not None]
@@ -298,16 +302,15 @@ class _WrittenSince:
         """
         if head.next_position < self._point[0]:
             return None
-        names = self._schema.primary_key
+        keys = self._keys
         try:
             with error_context(**self._region.where):
-                rows = list(new_rows(self._region, self._schema, since=self._point, end=head))
+                for rows in new_rows(self._region, self._schema, since=self._point, end=head):
+                    own = key_column(rows, self._schema.primary_key)
+                    keys = pa.concat_arrays([keys, own])  # a copy, which does not keep the other columns
         except LogCollected:
             raise _Overtaken(  # guard: restore stops if the log after the comparison is gone
                 "the log was collected", self._region
             ) from None
-        self._keys, self._point = (
-            pa.concat_arrays([self._keys, *(key_column(one, names) for one in rows)]),
-            point_of(head),
-        )
+        self._keys, self._point = keys, point_of(head)
         return self._keys

@@ -31,6 +31,7 @@ from lancelsm.region.manifest import Manifest
 from lancelsm.wal.replay import LogCollected, stream_tail
 
 _TRIES = 5
+RESERVED = "lancelsm-"  # names with this prefix are those of lancelsm itself
 _RENEWALS = 3  # per time to live
 _REMEDY = "create a new one with a longer time to live, and refresh it while you read, as Table.holding_snapshot does"
 
@@ -47,7 +48,7 @@ def create_snapshot(handle: TableHandle, name: str, *, ttl_seconds: float | None
         The confirmed pin.
 
     Raises:
-        Invalid: the name is taken or not valid, or reads as a version or a time.
+        Invalid: the name is taken or not valid, or reads as a version or a time, or is reserved.
         Contended: collections kept overtaking the new snapshot. The snapshot does not exist.
         Corrupt: an object of the table is missing or damaged.
         Unavailable: a store or the registry did not answer. The snapshot may exist.
@@ -55,6 +56,8 @@ def create_snapshot(handle: TableHandle, name: str, *, ttl_seconds: float | None
     After a crash at any line the snapshot either exists, or can't be opened and its records expire.
     """
     check_not_at(name)
+    if name.startswith(RESERVED) and not keep_log:  # a restore takes a snapshot of its name for its own
+        raise Invalid(f"names that begin with {RESERVED} are reserved", remedy="Choose another name", field="name")
     record_needs, undo = partial(_record_needs, handle, keep_log), partial(undo_snapshot, handle)
     return pins.create_pin(
         handle.context, "snapshot", name, record_needs=record_needs, undo=undo, ttl_seconds=ttl_seconds

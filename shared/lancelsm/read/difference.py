@@ -21,7 +21,7 @@ from lancelsm.record.key import key_column
 from lancelsm.record.rowsum import row_words
 from lancelsm.record.schema import TableSchema
 
-HASHES_AT_ONCE = 16_000_000
+HASHES_AT_ONCE = 8_000_000
 _ROWS_AT_ONCE = 50_000
 _BYTES_AT_ONCE = 64 << 20
 

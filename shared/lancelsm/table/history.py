@@ -57,7 +57,7 @@ class TableHistory(OpenTable):
         the comparison stays, also if the call is interrupted: within a day, the same call continues with the same
         comparison. Call it again for a new one.
 
-        Both states are read as a whole, the present one twice. In memory are hashes of 16 million rows at a time, and
+        Both states are read as a whole, the present one twice. In memory are hashes of 8 million rows at a time, and
         the keys that are written meanwhile.
 
         Args:
@@ -91,7 +91,8 @@ class TableHistory(OpenTable):
                 the setting `snapshot_ttl_seconds`.
 
         Raises:
-            Invalid: the name is taken or not valid, or reads as a version or a time.
+            Invalid: the name is taken or not valid, or reads as a version or a time, or begins with
+                `lancelsm-`.
             Contended: collections overtook the snapshot several times; it does not exist.
             Corrupt: an object that the snapshot needs is missing or damaged.
             Unavailable: a store or the registry did not answer; the snapshot may exist.
