@@ -16,8 +16,10 @@ def test_a_table_is_created_written_flushed_merged_and_read(tmp_path: Path, run:
     location, file = tmp_path / "t", tmp_path / "rows.ndjson"
     file.write_text(lines({"id": 1, "state": "new"}, {"id": 2, "state": "new"}))
 
-    created = as_json("init", location, "--schema", file, "--primary-key", "id", "--regions", "bucket(id, 4)")
-    assert created == {"table": str(location), "regions": 4, "rows": 0}
+    arguments = ["init", location, "--schema", file, "--primary-key", "id", "--regions", "bucket(id, 4)"]
+    assert as_json(*arguments) == {"table": str(location), "regions": 4, "rows": 0}
+    assert as_json(*arguments, "--exist-ok") == {"table": str(location), "regions": 4, "rows": 0}
+    assert run(*arguments[:-1], "bucket(id, 5)", "--exist-ok").code == 1
 
     written = as_json("write", location, file)
     assert written["rows"] == 2

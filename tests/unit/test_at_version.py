@@ -269,6 +269,19 @@ def test_the_history_lists_versions_with_their_rows(table):
         table.history(limit=0)
 
 
+def test_what_a_version_merged_is_unknown_if_the_version_before_is_gone(table):
+    kept = table.status().base_version
+    table.snapshot("monday", ttl="never")
+    for value in range(2):
+        table.upsert([{"id": 0, "v": value}])
+        table.run()
+    table.collect(yes=True, interval_seconds=0)
+
+    first, second, third = table.history()
+    assert (first.version, second.version > kept + 1, third.version) == (kept, True, second.version + 1)
+    assert (first.merged, second.merged, third.merged) == (None, None, {})
+
+
 def test_a_version_can_be_backed_up(table, tmp_path):
     with table.at(1) as old:
         assert back_up(old, tmp_path / "backup").rows == 4

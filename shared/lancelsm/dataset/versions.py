@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
 from lancelsm.common.layout import Generation, RegionId
-from lancelsm.dataset.base_table import StorageOptions, counters, open_dataset
+from lancelsm.dataset.base_table import StorageOptions, VersionGone, counters, open_dataset
 from lancelsm.dataset.native import read_errors
 
 
@@ -40,12 +41,16 @@ def base_versions(*, uri: str, newest: int, storage_options: StorageOptions = No
     dataset = open_dataset(uri=uri, version=None, storage_options=storage_options)
     with read_errors("the base's versions can't be read", table=uri):
         found: list[dict[str, Any]] = dataset.versions()  # type: ignore[assignment]
-    before = _counters(uri, found[-newest - 1]["version"], storage_options) if len(found) > newest else None
+    known_counters: dict[int, dict[RegionId, Generation]] = {0: {}}  # by version
+    for entry in found[-newest - 1 :]:
+        with suppress(VersionGone):  # a collection removed it meanwhile
+            known_counters[entry["version"]] = _counters(uri, entry["version"], storage_options)
     versions = []
     for entry in found[-newest:]:
         number = entry["version"]
-        now = _counters(uri, number, storage_options)
-        known = before if number > 1 else {}
+        now, known = known_counters.get(number), known_counters.get(number - 1)
+        if now is None:
+            continue
         # Compare counters, since readers use them, and pylance can't decode the transaction of every version.
         merged = None if known is None else {r: g for r, g in now.items() if g != known.get(r)}
         versions.append(
@@ -57,7 +62,6 @@ def base_versions(*, uri: str, newest: int, storage_options: StorageOptions = No
                 merged=merged,
             )
         )
-        before = now
     return versions
 
 
