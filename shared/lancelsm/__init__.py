@@ -6,11 +6,12 @@
     table.upsert([{"id": 1, "state": "paid"}])
     table.scan(where="state = 'paid'").to_arrow()
 
-`create` and `open` return a `Table`, whose methods write, read and maintain it. `connect` returns the tables below a
-directory by name. `back_up`, `restore`, `copy_table` and `drop_table` copy and delete whole tables. `arrow_dataset`,
-`datafusion_table`, `duckdb_relation` and `polars_frame` give a table to other engines. `LsmError` is the base class of
-all errors; each of its six kinds says what to do next. The other names are types that methods return. `lancelsm.spark`
-works on data frames of Spark, and `lancelsm.client` is the client of a deployment on AWS.
+`create` and `open` return a `Table`, whose methods write, read and maintain it; `open_async` is for asyncio. `connect`
+returns the tables below a directory by name. `back_up`, `restore`, `copy_table` and `drop_table` copy and delete whole
+tables. `arrow_dataset`, `datafusion_table`, `duckdb_relation` and `polars_frame` give a table to other engines.
+`LsmError` is the base class of all errors; each of its six kinds says what to do next. The other names are types that
+methods return. `lancelsm.spark` works on data frames of Spark, and `lancelsm.client` is the client of a deployment on
+AWS.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from lancelsm.admin.clone import Copied
     from lancelsm.admin.copy_table import copy_table
     from lancelsm.admin.drop import drop_table
+    from lancelsm.admin.reshard import Resharded
     from lancelsm.backup import back_up, restore
     from lancelsm.common.committed import Committed, CommittedEntry
     from lancelsm.common.settings import Settings
@@ -57,6 +59,7 @@ if TYPE_CHECKING:
     from lancelsm.routing.spec import RegionSpec
     from lancelsm.scrub.report import Problem, Report
     from lancelsm.table import Table, create, open  # noqa: A004
+    from lancelsm.table.async_table import AsyncRows, AsyncTable, open_async
     from lancelsm.wal.writer import Writer
 
     __version__: str
@@ -65,6 +68,7 @@ _HOMES = {
     "admin.clone": ("Copied",),
     "admin.copy_table": ("copy_table",),
     "admin.drop": ("drop_table",),
+    "admin.reshard": ("Resharded",),
     "backup": ("back_up", "restore"),
     "common.committed": ("Committed", "CommittedEntry"),
     "common.settings": ("Settings",),
@@ -100,6 +104,7 @@ _HOMES = {
     "routing.spec": ("RegionSpec",),
     "scrub.report": ("Problem", "Report"),
     "table": ("Table", "create", "open"),
+    "table.async_table": ("AsyncRows", "AsyncTable", "open_async"),
     "wal.writer": ("Writer",),
 }
 _HOME = {name: module for module, names in _HOMES.items() for name in names}
@@ -108,6 +113,8 @@ __all__ = [
     "Ambiguous",
     "Applied",
     "ArrowDataset",
+    "AsyncRows",
+    "AsyncTable",
     "BaseVersion",
     "Candidate",
     "Change",
@@ -144,6 +151,7 @@ __all__ = [
     "RegionStatus",
     "Report",
     "RequestCount",
+    "Resharded",
     "Restored",
     "Rows",
     "RowsWithToken",
@@ -165,6 +173,7 @@ __all__ = [
     "drop_table",
     "duckdb_relation",
     "open",
+    "open_async",
     "polars_frame",
     "restore",
 ]

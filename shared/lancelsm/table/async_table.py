@@ -1,0 +1,134 @@
+"""A table for asyncio: the calls of `Table`, each in a thread, so that the event loop goes on meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar
+
+import pyarrow as pa
+
+from lancelsm.history.at import At
+from lancelsm.read.freshness import Consistency
+from lancelsm.read.result import Rows
+from lancelsm.table import Table
+from lancelsm.table import open as open_table
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def _in_thread(
+    method: Callable[Concatenate[Table, P], T],
+) -> Callable[Concatenate[AsyncTable, P], Coroutine[Any, Any, T]]:
+    @functools.wraps(method)
+    async def call(self: AsyncTable, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return await asyncio.to_thread(method, self.table, *args, **kwargs)
+
+    return call
+
+
+class AsyncRows:
+    """The rows of one read. Iterate over their batches with `async for`, or read them as a whole, once."""
+
+    def __init__(self, rows: Rows) -> None:
+        self._rows = rows
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns of the rows."""
+        return self._rows.schema
+
+    async def __aiter__(self) -> AsyncIterator[pa.RecordBatch]:
+        batches = self._rows.to_batches()
+        while (batch := await asyncio.to_thread(next, batches, None)) is not None:
+            yield batch
+
+    async def to_arrow(self) -> pa.Table:
+        """Read the rows into a table of Arrow."""
+        return await asyncio.to_thread(self._rows.to_arrow)
+
+    async def to_pandas(self) -> Any:
+        """Return a pandas DataFrame. Raise `Invalid` if pandas is not installed."""
+        return await asyncio.to_thread(self._rows.to_pandas)
+
+    async def to_polars(self) -> Any:
+        """Return a polars DataFrame. Raise `Invalid` if polars is not installed."""
+        return await asyncio.to_thread(self._rows.to_polars)
+
+
+class AsyncTable:
+    """A table whose calls are awaited; `lancelsm.open_async` returns it. Arguments and errors are those of `Table`.
+
+    Cancelling a call does not stop its thread: a write that was cancelled may still be committed. For many small
+    writes use `async with table.table.writer() as writer` and `await writer.submit_async(row)`.
+
+    Args:
+        table: the table; its other methods are called as they are.
+    """
+
+    def __init__(self, table: Table) -> None:
+        self.table = table
+
+    def __repr__(self) -> str:
+        return f"<lancelsm.AsyncTable of {self.table!r}>"
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await asyncio.to_thread(self.table.close)
+
+    upsert = _in_thread(Table.upsert)
+    transact = _in_thread(Table.transact)
+    update = _in_thread(Table.update)
+    delete = _in_thread(Table.delete)
+    apply_changes = _in_thread(Table.apply_changes)
+    get = _in_thread(Table.get)
+    count = _in_thread(Table.count)
+    count_rows = _in_thread(Table.count_rows)
+    head = _in_thread(Table.head)
+    to_arrow = _in_thread(Table.to_arrow)
+    status = _in_thread(Table.status)
+    flush = _in_thread(Table.flush)
+    merge = _in_thread(Table.merge)
+
+    async def scan(
+        self,
+        *,
+        columns: Sequence[str] | None = None,
+        where: str | None = None,
+        limit: int | None = None,
+        order_by: str | Sequence[str] | None = None,
+        consistency: Consistency = "strong",
+        max_staleness: float | None = None,
+    ) -> AsyncRows:
+        """Read every live row as of now, as `Table.scan` does."""
+        rows = await asyncio.to_thread(
+            self.table.scan,
+            columns=columns,
+            where=where,
+            limit=limit,
+            order_by=order_by,
+            consistency=consistency,
+            max_staleness=max_staleness,
+        )
+        return AsyncRows(rows)
+
+    async def search(self, query: Any = None, **options: Any) -> AsyncRows:
+        """Find the best rows by vector, by text or by both. Arguments and errors are those of `Table.search`."""
+        return AsyncRows(await asyncio.to_thread(functools.partial(self.table.search, query, **options)))
+
+    async def at(self, at: At) -> AsyncTable:
+        """Return the table at a snapshot, at a version of the base, or at a time, as `Table.at` does."""
+        return AsyncTable(await asyncio.to_thread(self.table.at, at))
+
+
+async def open_async(uri: str | Path, **options: Any) -> AsyncTable:
+    """Open a table for asyncio. Arguments and errors are those of `lancelsm.open`."""
+    return AsyncTable(await asyncio.to_thread(functools.partial(open_table, uri, **options)))
