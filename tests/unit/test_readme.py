@@ -56,6 +56,13 @@ def test_the_example_of_transactions_loses_no_payment(tmp_path: Path) -> None:
 
 
 @pytest.mark.rest
+def test_the_example_of_a_reshard_loses_no_row(tmp_path: Path) -> None:
+    done = run(sys.executable, str(ROOT / "examples" / "reshard.py"), directory=tmp_path)
+
+    assert done.splitlines() == ["bucket(id, 8) 2 8", "bucket(id, 8)", "True"]
+
+
+@pytest.mark.rest
 def test_the_example_of_time_travel_undoes_a_mistake(tmp_path: Path) -> None:
     old, done, copied, opened, refused = run(
         sys.executable, str(ROOT / "examples" / "time_travel.py"), directory=tmp_path
