@@ -45,6 +45,15 @@ def test_an_expired_row_hides_older_rows_of_its_key_and_a_newer_row_shows_it_aga
     assert table.get([1])["v"].to_pylist() == ["new"]
 
 
+def properties_of(table: lancelsm.Table) -> list[dict[str, str]]:
+    """The properties of the commits of the base."""
+    dataset = lance.dataset(table.uri)
+    return [
+        (found.transaction_properties or {}) if (found := dataset.read_transaction(one["version"])) else {}
+        for one in dataset.versions()
+    ]
+
+
 def test_a_row_is_removed_once_it_has_expired_by_every_clock(tmp_path: Path) -> None:
     clock = FakeClock()
     table = expiring(tmp_path / "t", clock, settings={"skew_allowance_seconds": 300})
@@ -63,18 +72,22 @@ def test_a_row_is_removed_once_it_has_expired_by_every_clock(tmp_path: Path) -> 
 
 
 @pytest.mark.rest
-def test_all_rows_of_a_fragment_can_expire(tmp_path: Path) -> None:
+@pytest.mark.parametrize("most", [1, expired.MOST_ROWS], ids=["several commits", "one commit"])
+def test_all_rows_of_a_fragment_can_expire(tmp_path: Path, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(expired, "MOST_ROWS", most)
     clock = FakeClock()
     table = expiring(tmp_path / "t", clock)
     upsert(table, [row(clock, 1, 0), row(clock, 2, 0)])
     table.flush()
     table.merge(engine="inprocess")
-    upsert(table, [row(clock, 3, 100)])
+    upsert(table, [row(clock, 3, 100), row(clock, 4, 0)])
     table.flush()
     table.merge(engine="inprocess")
     clock.advance(2 * HOUR)
-    assert optimize_table(table._handle).rows_expired == 2
+    assert optimize_table(table._handle).rows_expired == 3
     assert lance.dataset(table.uri).count_rows() == table.count() == 1
+    commits = [one.get("lancelsm.expired") for one in properties_of(table)]
+    assert [one for one in commits if one] == (["2", "1"] if most == 1 else ["3"])
     assert table.scrub().problems == ()
 
 

@@ -28,11 +28,12 @@ from lancelsm.region.drift import drift
 from lancelsm.region.handle import TableHandle, check_base
 from lancelsm.routing.route import route
 
+MOST_ROWS = 1 << 22  # are hidden by one commit, about: their addresses, and perhaps their keys, are in memory
 _ATTEMPTS = 8
 
 
 def remove_expired(handle: TableHandle, base: BaseTable) -> int:
-    """Hide the rows of the base that have expired by every clock. Return their number.
+    """Hide the rows of the base that have expired by every clock, some millions by each commit. Return their number.
 
     Args:
         base: the newest version, as the caller read it. It is read again if it has changed since.
@@ -40,12 +41,21 @@ def remove_expired(handle: TableHandle, base: BaseTable) -> int:
     Nothing is hidden in a base that another tool changed so that merges refuse it.
 
     Raises:
-        Contended: other processes kept changing the base. Nothing was hidden.
-        Corrupt: the base belongs to another table, or a file is damaged. Nothing was hidden.
+        Contended: other processes kept changing the base. Commits that were made stay.
+        Corrupt: the base belongs to another table, or a file is damaged. Commits that were made stay.
         Unavailable: the store did not answer; the rows may be hidden.
 
     A repeated call hides nothing twice. A crash leaves files that nothing refers to.
     """
+    total = done = _removed(handle, base)
+    while done >= MOST_ROWS:
+        done = _removed(handle, handle.read_base())
+        total += done
+    return total
+
+
+def _removed(handle: TableHandle, base: BaseTable) -> int:
+    """Hide expired rows by one commit. Return how many; fewer than `MOST_ROWS` if these were all."""
     context = handle.context
     for attempt in range(_ATTEMPTS):
         base = handle.read_base() if attempt else base
@@ -84,14 +94,20 @@ def remove_expired(handle: TableHandle, base: BaseTable) -> int:
 
 
 def _expired(base: BaseTable, expiry: Expiry, names: Sequence[str]) -> pa.Table:
-    """Read the addresses of the rows that have expired; with an order of events also their keys and sequences."""
+    """Read the addresses of rows that have expired; with an order of events also their keys and sequences.
+
+    Stops after some batches, once there are `MOST_ROWS`.
+    """
     wanted = {*base.schema.primary_key, *names} if names else set()
     columns = [name for name in base.schema.names if name in wanted]
     found = pa.schema([*(base.schema.columns.field(name) for name in columns), (ROW_ADDRESS, pa.uint64())])
-    return pa.Table.from_batches(
-        [pa.record_batch(batch.columns, schema=found) for batch in expired_rows(Base.of(base), expiry, base, columns)],
-        schema=found,
-    )
+    batches, left = list[pa.RecordBatch](), MOST_ROWS
+    for batch in expired_rows(Base.of(base), expiry, base, columns):
+        batches.append(pa.record_batch(batch.columns, schema=found))
+        left -= batch.num_rows
+        if left <= 0:
+            break
+    return pa.Table.from_batches(batches, schema=found)
 
 
 def _kept_sequences(
