@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from itertools import count
 
 import lance
 import numpy as np
@@ -16,6 +15,7 @@ from lancelsm.errors import Invalid
 from lancelsm.history import restore as module
 from lancelsm.history.restore import Restored
 from lancelsm.read import difference
+from lancelsm.record.schema_history import SchemaHistory
 from tests.simulation.faults import CRASH_AFTER, CRASH_BEFORE, Crash, FaultPlan
 from tests.unit.tables import by_key, faulty, three_levels
 
@@ -115,10 +115,50 @@ def test_the_same_call_continues_with_the_comparison_of_the_first(table, monkeyp
     assert values(table) == {0: 0, 1: 0, 2: 0, 3: 0}
 
 
-def test_other_columns_of_that_time_are_refused_and_nothing_is_kept(table, monkeypatch):
-    ids = count()
-    monkeypatch.setattr(module, "field_id", lambda _: next(ids))
-    with pytest.raises(Invalid, match="had other columns then") as refused:
+def test_rows_of_that_state_get_the_columns_of_now(tmp_path):
+    rows = [{"id": n, "n": n, "old": "x", "gone": n} for n in range(3)]
+    schema = pa.schema([("id", pa.int64()), ("n", pa.int32()), ("old", pa.string()), ("gone", pa.int64())])
+    made = lancelsm.create(tmp_path / "t", pa.Table.from_pylist(rows, schema), primary_key="id")
+    held = lancelsm.open(made.uri)
+    made.upsert(pa.Table.from_pylist([{**rows[0], "n": 9}], schema))
+    made.widen_column("n", "int64")
+    made.rename_column("old", "new")
+    made.drop_column("gone")
+    made.add_column("c", "string", default="d")
+    made.upsert([{"id": 1, "n": 1 << 40, "new": "y", "c": "set"}, {"id": 7, "n": 7, "new": "z", "c": "set"}])
+
+    wanted = [{"id": n, "n": n, "new": "x", "c": "d"} for n in range(3)]
+    assert held.restore(1) == Restored(written=2, deleted=1)
+    assert sorted(made.scan().to_arrow().to_pylist(), key=lambda row: row["id"]) == wanted
+    with made.at(1) as old:
+        assert sorted(old.scan().to_arrow().to_pylist(), key=lambda row: row["id"]) == rows
+        assert old.schema.names == schema.names
+    copied = lancelsm.copy_table(made.uri, tmp_path / "then", at=1)
+    assert sorted(lancelsm.open(copied.uri).scan().to_arrow().to_pylist(), key=lambda row: row["id"]) == rows
+
+
+def test_columns_that_change_after_the_comparison_are_taken_up(table, monkeypatch):
+    run = module._Restore.run
+
+    def change_then_run(self, target):
+        monkeypatch.setattr(module._Restore, "run", run)
+        other = lancelsm.open(table.uri)
+        other.add_column("c", "string", default="d")
+        other.upsert([{"id": 0, "v": 99, "c": "set"}])
+        return run(self, target)
+
+    monkeypatch.setattr(module._Restore, "run", change_then_run)
+    done = table.restore(1)
+    assert done.written + done.kept == 4  # a region that had no newer rows was done before the columns were read again
+    assert {row["id"]: (row["v"], row["c"]) for row in table.scan().to_arrow().to_pylist()} == {
+        0: (99, "set"),
+        **dict.fromkeys((1, 2, 3), (0, "d")),
+    }
+
+
+def test_a_state_of_another_history_of_columns_is_refused_and_nothing_is_kept(table, monkeypatch):
+    monkeypatch.setattr(SchemaHistory, "extends", lambda self, older: False)
+    with pytest.raises(Invalid, match="by changes that are known") as refused:
         table.restore(1)
     assert "copy_table" in refused.value.remedy
     assert names(table) == []

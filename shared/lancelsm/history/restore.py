@@ -46,7 +46,7 @@ from lancelsm.read.view import View
 from lancelsm.record.casts import as_schema
 from lancelsm.record.key import has_key_of, key_column
 from lancelsm.record.normalize import deletes, upserts
-from lancelsm.record.schema import TOMBSTONE, TableSchema, field_id
+from lancelsm.record.schema import TableSchema
 from lancelsm.region.catalog import Region, regions
 from lancelsm.region.config import newest_sequence
 from lancelsm.region.handle import TableHandle
@@ -180,11 +180,9 @@ def _renewed(handle: TableHandle, pin: Pin, *, seconds: float) -> Iterator[None]
 
 
 def _check_columns(wanted: View, handle: TableHandle) -> None:
-    both = wanted.base.schema.columns, handle.config.schema.columns
-    then, now = ([(one.name, one.type, field_id(one)) for one in columns] for columns in both)
-    if then != now:
+    if not handle.config.schema.history.extends(wanted.base.schema.history):
         raise Invalid(
-            "the table had other columns then, so its rows can't be restored in place",
+            "the columns of then did not become those of now by changes that are known",
             remedy="Copy that state to a new table with lancelsm.copy_table(src, dst, at=...), or read it with "
             "table.at(...) and write its rows with upsert",
             table=handle.context.uri,
@@ -266,9 +264,12 @@ class _Restore:
         if not self._sequence:
             return made
         context, schema = self._handle.context, self._schema
-        found = reader.get(self._wanted, keys, uri=context.uri, columns=schema.names, deleted=True)
-        kept = {*schema.primary_key, *self._sequence, TOMBSTONE}  # a row that has expired has its other values too
-        columns = [found[one.name] if one.name in kept else pa.nulls(found.num_rows, one.type) for one in schema.stored]
+        names = list(dict.fromkeys([*schema.primary_key, *self._sequence]))  # no change of columns concerns these
+        found = reader.get(self._wanted, keys, uri=context.uri, columns=names, deleted=True)
+        columns = [
+            found[one.name] if one.name in found.column_names else pa.nulls(found.num_rows, one.type)
+            for one in schema.stored
+        ]
         known = as_schema(pa.Table.from_arrays(columns, names=schema.stored.names), schema.stored)
         absent = made.filter(pc.invert(has_key_of(made, known, schema.primary_key)))
         merged = find_deletes(

@@ -19,7 +19,7 @@ from lancelsm.read.view import View
 from lancelsm.record.batches import gathered
 from lancelsm.record.key import key_column
 from lancelsm.record.rowsum import row_words
-from lancelsm.record.schema import TableSchema
+from lancelsm.record.schema import TOMBSTONE, TableSchema, conform
 
 HASHES_AT_ONCE = 8_000_000
 _ROWS_AT_ONCE = 50_000
@@ -27,12 +27,12 @@ _BYTES_AT_ONCE = 64 << 20
 
 
 class Difference:
-    """The difference between two views of a table with the same columns.
+    """The difference between two views of a table, in its newest columns.
 
     Args:
         wanted: the view with the rows that should be there.
         present: the view with the rows that are there.
-        schema: of both; with Lance's field ids.
+        schema: the newest columns. Rows of a view with older ones are converted, as when older rows are read.
         hashes_at_once: the maximum number of rows of a view whose hashes are in memory.
     """
 
@@ -73,8 +73,10 @@ class Difference:
 
     def _scan(self, view: View, part: int) -> Iterator[tuple[Any, pa.Table]]:
         """Yield the hashes of the rows of one part, and the rows."""
-        for batch in reader.scan(view, uri=self._uri, columns=self._schema.names):
-            rows = pa.Table.from_arrays(batch.columns, schema=self._schema.columns)
+        stored = view.base.schema.stored
+        for batch in reader.scan(view, uri=self._uri, columns=view.base.schema.names):
+            given = pa.Table.from_arrays([*batch.columns, pa.repeat(False, batch.num_rows)], schema=stored)
+            rows = conform(given, self._schema).drop_columns([TOMBSTONE])
             words = row_words(rows)
             if self._parts > 1:
                 is_own = words[:, 0] % np.uint64(self._parts) == part

@@ -57,6 +57,9 @@ class TableHistory(OpenTable):
         the comparison stays, also if the call is interrupted: within a day, the same call continues with the same
         comparison. Call it again for a new one.
 
+        If columns have changed since, rows of that state are converted, as older rows are when they are read: a column
+        that was added has its default, and what a column had that was dropped is lost.
+
         Both states are read as a whole, the present one twice. In memory are hashes of 8 million rows at a time, and
         the keys that are written meanwhile.
 
@@ -67,8 +70,8 @@ class TableHistory(OpenTable):
             The number of rows written, keys deleted, and rows left since they were written after the comparison.
 
         Raises:
-            Invalid: see `Table.at`. Or the table had other columns then, takes no rows, or was dropped. A later call
-                compares again.
+            Invalid: see `Table.at`. Or its columns were replaced by another tool since, it takes no rows, or it was
+                dropped. A later call compares again.
             Contended: other writers were faster until the retry budget was spent, the log was collected past the
                 comparison, or another call finished this restore. Call it again.
             Fenced, Ambiguous, Unavailable, Corrupt: see `upsert`. Call it again to continue.
@@ -77,7 +80,7 @@ class TableHistory(OpenTable):
 
         self._check_writable()
         with error_context(table=self.uri):
-            return restore_in_place(self._handle, at, self._append)
+            return self._with_columns(lambda: restore_in_place(self._handle, at, self._append))
 
     @checked
     def snapshot(self, name: str, ttl: str | float | None = None) -> Pin:
