@@ -38,8 +38,9 @@ def handler(event: Document, call: FunctionCall) -> Document:
     if (body := queued_body(event)) is not None:
         return _back_up_next(body, call)
     parse_event(Input, event)
-    url = SETTINGS["LANCELSM_BACKUP_QUEUE_URL"]
-    return {"queued": start_round(_registry(), KIND, CHANGED, send=lambda bodies: send_bodies(url, bodies))}
+    url, root = SETTINGS["LANCELSM_BACKUP_QUEUE_URL"], SETTINGS["LANCELSM_TABLES"]
+    queued = start_round(_registry(), KIND, CHANGED, root=root, send=lambda bodies: send_bodies(url, bodies))
+    return {"queued": queued}
 
 
 def _back_up_next(body: str, call: FunctionCall) -> Document:

@@ -65,7 +65,13 @@ def handler(event: Document, call: FunctionCall) -> Document:
         if (request.table, request.region, request.at, request.limit) != (None, None, None, None):
             raise Invalid("a scheduled scrub is of all tables", remedy="Leave out the other fields", field="scheduled")
         url = setting(_QUEUE, without=_NO_SCHEDULE)
-        queued = start_round(_registry(), KIND, request.scheduled, send=lambda bodies: send_bodies(url, bodies))
+        queued = start_round(
+            _registry(),
+            KIND,
+            request.scheduled,
+            root=SETTINGS["LANCELSM_TABLES"],
+            send=lambda bodies: send_bodies(url, bodies),
+        )
         return {"queued": queued}
     if request.table is None:
         raise Invalid("the event lacks the field 'table'", field="table")

@@ -13,7 +13,7 @@ import pytest
 
 import lancelsm
 from lancelsm.backup import restore
-from lancelsm.common.layout import table_key
+from lancelsm.common.layout import TableId, table_key
 from lancelsm.errors import Corrupt, Invalid
 from lancelsm.table import Table
 from tests.handlers.conftest import ORDERS, Context, Deployment, load_function
@@ -74,6 +74,8 @@ def test_a_backup_has_the_rows_of_a_changed_table_and_writes_nothing_to_it(
     scheduled: Scheduled, tmp_path: Path
 ) -> None:
     first, second = scheduled.tables
+    other = {"uri": "s3://other/tables/a", "format": 1}  # of another deployment
+    scheduled.registry.swap(table_key(TableId("other")), expect=None, change=other)
     before = [_files(table) for table in scheduled.tables]
     answers = scheduled.run()
     assert [_files(table) for table in scheduled.tables] == before

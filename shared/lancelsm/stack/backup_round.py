@@ -66,7 +66,7 @@ def back_up_changed(
     if (at := _kept(last or {}, state, to, ports)) is not None:
         return BackedUp(uri=uri, at=at, rows=None)
     time = datetime.fromtimestamp(ports.clock.now(), UTC).strftime("%Y%m%dT%H%M%S.%fZ")
-    at = f"{to}/{_name(uri, root)}/{time}"
+    at = f"{to}/{uri.removeprefix(root).strip('/')}/{time}"
     left = seconds - (ports.clock.monotonic() - began)
     copied = back_up_live(open_table(uri, ports=ports), at, seconds=left, ports=ports)
     write_last(registry, table, last, {"backup": state, "backup_at": at})
@@ -79,9 +79,3 @@ def _kept(last: Mapping[str, Any], state: str, to: str, ports: Ports) -> str | N
     if last.get("backup") != state or not isinstance(at, str) or not at.startswith(f"{to}/"):
         return None
     return at if ports.store(at, None).get(BACKUP) is not None else None
-
-
-def _name(uri: str, root: str) -> str:
-    """Return the name of a table below the root; for a table elsewhere its bucket and key."""
-    below = uri.removeprefix(f"{root.rstrip('/')}/")
-    return (below if below != uri else uri.partition("://")[2] or uri).strip("/")

@@ -39,13 +39,20 @@ def no_table(kind: str) -> Invalid:
     return Invalid(f"the message names no table for a {kind}", remedy="Delete it from the queue")
 
 
-def start_round(registry: Registry, kind: str, value: str, *, send: Callable[[list[str]], None]) -> int:
-    """Send a message for each table of the registry. Return their number.
+def start_round(registry: Registry, kind: str, value: str, *, root: str, send: Callable[[list[str]], None]) -> int:
+    """Send a message for each table of the deployment. Return their number.
+
+    A table of the registry that is not below `root` belongs to another deployment.
 
     Raises:
         Unavailable: the registry or the queue did not answer. Some messages may be sent.
     """
-    tables = [key.sort for key, _ in registry.list(table_key(TableId("")).partition)]
+    root = f"{root.rstrip('/')}/"
+    tables = [
+        key.sort
+        for key, record in registry.list(table_key(TableId("")).partition)
+        if (uri := str(record.get("uri"))).startswith(root) or not is_absolute(uri)  # damaged: to be reported
+    ]
     send([json.dumps({kind: value, "table": table}) for table in tables])
     return len(tables)
 
