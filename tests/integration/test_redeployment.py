@@ -13,7 +13,7 @@ import pytest
 from tests.integration.deployment import ROOT, Deployment, rows, until
 from tests.integration.test_merges_on_spark import ACTIVE, MERGED, jobs, pending
 
-PARTS = ("Makefile", "app.py", "cdk.json", "package.json", "package-lock.json", "pyproject.toml")
+PARTS = (".cfnlintrc", "Makefile", "app.py", "cdk.json", "package.json", "package-lock.json", "pyproject.toml")
 DIRECTORIES = ("functions", "infra", "layers/spark", "requirements", "shared/lancelsm")
 
 
@@ -62,6 +62,7 @@ def no_capacity(deployment: Deployment) -> Iterator[None]:
     deployment.client("s3").put_object(Bucket=bucket, Key=key, Body=b"import time; time.sleep(900)")
     job = emr.start_job_run(
         applicationId=application,
+        name="takes-all-capacity",
         executionRoleArn=f"arn:aws:iam::{deployment.aws.account}:role/lancelsm-local-merge-job-{deployment.aws.region}",
         jobDriver={"sparkSubmit": {"entryPoint": f"s3://{script}"}},
     )["jobRunId"]
