@@ -8,10 +8,10 @@
 
 `create` and `open` return a `Table`, whose methods write, read and maintain it; `open_async` is for asyncio. `connect`
 returns the tables below a directory by name. `back_up`, `restore`, `copy_table` and `drop_table` copy and delete whole
-tables. `arrow_dataset`, `datafusion_table`, `duckdb_relation` and `polars_frame` give a table to other engines.
-`LsmError` is the base class of all errors; each of its six kinds says what to do next. The other names are types that
-methods return. `lancelsm.spark` works on data frames of Spark, and `lancelsm.client` is the client of a deployment on
-AWS.
+tables, and `doctor` checks one. `arrow_dataset`, `datafusion_table`, `duckdb_relation` and `polars_frame` give a table
+to other engines. `LsmError` is the base class of all errors; each of its six kinds says what to do next. The other
+names are types that methods return. `lancelsm.spark` works on data frames of Spark, and `lancelsm.client` is the client
+of a deployment on AWS.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from lancelsm.admin.drop import drop_table
     from lancelsm.admin.reshard import Resharded
     from lancelsm.backup import back_up, restore
+    from lancelsm.common.arrow_like import ArrowLike
     from lancelsm.common.committed import Committed, CommittedEntry
     from lancelsm.common.settings import Settings
     from lancelsm.compaction.background import Ran
@@ -58,6 +59,8 @@ if TYPE_CHECKING:
     from lancelsm.region.head import Head
     from lancelsm.routing.spec import RegionSpec
     from lancelsm.scrub.report import Problem, Report
+    from lancelsm.stack.doctor import Check
+    from lancelsm.stack.doctor.table_checks import doctor
     from lancelsm.table import Table, create, open  # noqa: A004
     from lancelsm.table.async_table import AsyncRows, AsyncTable, open_async
     from lancelsm.wal.writer import Writer
@@ -103,6 +106,9 @@ _HOMES = {
     "region.head": ("Head",),
     "routing.spec": ("RegionSpec",),
     "scrub.report": ("Problem", "Report"),
+    "stack.doctor": ("Check",),
+    "stack.doctor.table_checks": ("doctor",),
+    "common.arrow_like": ("ArrowLike",),
     "table": ("Table", "create", "open"),
     "table.async_table": ("AsyncRows", "AsyncTable", "open_async"),
     "wal.writer": ("Writer",),
@@ -113,12 +119,14 @@ __all__ = [
     "Ambiguous",
     "Applied",
     "ArrowDataset",
+    "ArrowLike",
     "AsyncRows",
     "AsyncTable",
     "BaseVersion",
     "Candidate",
     "Change",
     "Changes",
+    "Check",
     "Collected",
     "Committed",
     "CommittedEntry",
@@ -170,6 +178,7 @@ __all__ = [
     "copy_table",
     "create",
     "datafusion_table",
+    "doctor",
     "drop_table",
     "duckdb_relation",
     "open",

@@ -47,6 +47,7 @@ from lancelsm.region.handle import Ports, TableHandle, canonical
 from lancelsm.registry.open import default_registry
 from lancelsm.routing.spec import parse_regions
 from lancelsm.table import Table
+from lancelsm.table import open as open_at
 
 FORMAT = 2
 
@@ -103,7 +104,7 @@ class _Sum:
 
 @checked
 def back_up(
-    table: Table,
+    table: Table | str | Path,
     to: str | Path,
     *,
     storage_options: Mapping[str, str] | None = None,
@@ -112,7 +113,7 @@ def back_up(
     """Copy every live row of a table to another location. The backup does not depend on the table afterwards.
 
     Args:
-        table: the table; open at a snapshot, the rows of the snapshot are copied.
+        table: the table, or its location; open at a snapshot, the rows of the snapshot are copied.
         to: a path or URL without a table or a backup.
 
     Raises:
@@ -122,6 +123,8 @@ def back_up(
 
     A crash at any line leaves no backup. Files that it leaves at `to` are ignored by the next backup to this location.
     """
+    if not isinstance(table, Table):
+        table = open_at(table, storage_options=storage_options, ports=ports)
     if table.at_snapshot is None:
         name = f"backup-{(ports or Ports()).ids.nonce()[:8]}"
         with table.holding_snapshot(name, _TTL) as held:

@@ -11,6 +11,9 @@ from itertools import compress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeGuard
 
+import pyarrow as pa
+
+from lancelsm.common.arrow_like import ArrowLike
 from lancelsm.common.checked import checked
 from lancelsm.common.layout import CONFIG
 from lancelsm.common.pool import TaskPool
@@ -84,7 +87,7 @@ class Namespace:
     def create(
         self,
         name: str,
-        data_or_schema: Any,
+        data_or_schema: ArrowLike | pa.Schema,
         *,
         primary_key: str | Sequence[str],
         regions: str | None = None,

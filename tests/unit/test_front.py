@@ -224,3 +224,28 @@ def test_a_clone_and_an_optimize_are_methods(table: Table, tmp_path: Path) -> No
 
     assert ids(lancelsm.open(done.uri).scan(order_by="id")) == [1, 2, 3, 4]
     assert table.optimize().left is False
+
+
+def test_a_table_or_its_location_is_checked_and_backed_up(table: Table, tmp_path: Path) -> None:
+    assert [one.name for one in lancelsm.doctor(table)] == [one.name for one in lancelsm.doctor(table.uri)]
+    assert all(isinstance(one, lancelsm.Check) and one.ok for one in lancelsm.doctor(Path(table.uri)))
+    wrong = lancelsm.doctor(tmp_path / "none")
+    assert [(one.name, one.ok) for one in wrong] == [("configuration", False)]
+    assert "Invalid: " in wrong[0].found
+
+    for number, given in enumerate((table, table.uri, Path(table.uri))):
+        assert lancelsm.back_up(given, tmp_path / f"backup-{number}").rows == 4
+
+
+def test_reports_and_snapshots_are_shown_in_a_notebook(table: Table) -> None:
+    assert "<td>monday</td>" in table.snapshot("monday", ttl="never")._repr_html_()
+    assert table.scrub()._repr_html_().endswith("0 problems, 0 orphans</p>")
+    (region,) = table.list_regions()
+    for entry in (Path(table.uri) / "_mem_wal" / region.id / "wal").iterdir():
+        entry.unlink()
+    assert f"<td>_mem_wal/{region.id}/wal/" in table.scrub()._repr_html_()
+
+
+def test_an_explanation_is_text_in_a_notebook(table: Table) -> None:
+    shown = table.explain(where="id < 3")._repr_html_()
+    assert (shown.startswith("<pre>"), shown.endswith("</pre>"), "<" in shown[5:-6]) == (True, True, False)

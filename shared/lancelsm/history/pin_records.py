@@ -8,8 +8,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from typing import Self
 
+from lancelsm.common.html import records_html
 from lancelsm.common.layout import (
     Generation,
     Key,
@@ -141,6 +143,17 @@ class Pin(PinIdentity):
     complete: bool = True
     replaces: Nonce | None = None
 
+    def _repr_html_(self) -> str:
+        """Show name, times and version in a notebook."""
+        facts = {
+            "name": self.name,
+            "created": _moment(self.created),
+            "expires": "never" if self.expires is None else _moment(self.expires),
+            "base version": "" if self.base_version is None else self.base_version,
+            "regions": len(self.regions),
+        }
+        return records_html(self.kind, list(facts), [facts])
+
     @property
     def pinned_version(self) -> int:
         """The version of the base that a snapshot reads. Raises `Corrupt` if its record has none."""
@@ -236,3 +249,7 @@ def checked_name(name: str) -> str:
     if not _NAME.fullmatch(name):
         raise Invalid(f"{name!r} is not a valid name", remedy="Use 1 to 100 letters, digits, - and _", field="name")
     return name
+
+
+def _moment(time: float) -> str:
+    return datetime.fromtimestamp(time, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from html import escape
 from typing import Any, TypeVar
 
 from lancelsm.common.clock import Clock
@@ -94,6 +95,10 @@ class Explanation:
     rows_without_index: dict[str, int]
     requests: tuple[RequestCount, ...]
     steps: tuple[ReadStep, ...]
+
+    def _repr_html_(self) -> str:
+        """Show the text in a notebook."""
+        return f"<pre>{escape(str(self))}</pre>"
 
     def __str__(self) -> str:
         return "\n".join(_text(self))

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 
+from lancelsm.common.html import records_html
 from lancelsm.common.layout import Key, head_key
 from lancelsm.errors import LsmError
 from lancelsm.region.catalog import Region
@@ -71,6 +72,12 @@ class Report:
     def ok(self) -> bool:
         """Whether nothing is wrong."""
         return not self.problems
+
+    def _repr_html_(self) -> str:
+        """Show the problems in a notebook."""
+        whole = "" if self.complete else ", not all"
+        title = f"{self.checked:,} objects checked{whole}: {len(self.problems):,} problems, {self.orphans:,} orphans"
+        return records_html(title, ("kind", "path", "problem"), map(asdict, self.problems))
 
 
 @dataclass(slots=True, kw_only=True)

@@ -7,6 +7,9 @@ from html import escape
 from pathlib import Path
 from typing import Annotated, Any
 
+import pyarrow as pa
+
+from lancelsm.common.arrow_like import ArrowLike
 from lancelsm.common.checked import checked
 from lancelsm.common.shown import shown
 from lancelsm.errors import Invalid, LsmError
@@ -50,7 +53,7 @@ class Table(TableWrites, TableReads, TableColumns, TableMaintenance, TableHistor
 @checked
 def create(
     uri: str | Path,
-    data_or_schema: Any,
+    data_or_schema: ArrowLike | pa.Schema,
     *,
     primary_key: str | Sequence[str],
     regions: Annotated[str | None, "checked here: a number is a common mistake"] = None,

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import pyarrow as pa
 
+from lancelsm.common.arrow_like import ArrowLike
 from lancelsm.common.checked import checked
 from lancelsm.common.committed import Committed
 from lancelsm.errors import Invalid, error_context
@@ -31,7 +32,7 @@ class TableWrites(OpenTable):
     @checked
     def upsert(
         self,
-        data: Any,
+        data: ArrowLike,
         *,
         on_duplicate: Literal["last", "error"] = "last",
         if_absent: bool = False,

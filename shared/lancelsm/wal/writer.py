@@ -16,6 +16,7 @@ from typing import Any, Final, Self
 
 import pyarrow as pa
 
+from lancelsm.common.arrow_like import ArrowLike
 from lancelsm.common.committed import Committed, CommittedEntry
 from lancelsm.common.layout import RegionValues
 from lancelsm.common.pool import TaskPool
@@ -106,7 +107,7 @@ class Writer:
     ) -> None:
         await asyncio.to_thread(self.__exit__, kind, error, trace)
 
-    def upsert(self, data: Any) -> Committed:
+    def upsert(self, data: ArrowLike) -> Committed:
         """Upsert whole rows, and wait until they are durable and visible.
 
         Args:
@@ -131,7 +132,7 @@ class Writer:
             rows = deletes(keys, schema=self._known().schema)
         return self._queue(rows, rows.nbytes).result()
 
-    def submit(self, data: Any) -> Future[Committed]:
+    def submit(self, data: ArrowLike) -> Future[Committed]:
         """Queue whole rows to upsert. The future is done when they are durable and visible.
 
         A single row is checked and copied, and converted later together with others: the fastest form is a dict of
@@ -175,7 +176,7 @@ class Writer:
                 self._rows = SingleRows(schema)
             return self._rows
 
-    async def submit_async(self, data: Any) -> Committed:
+    async def submit_async(self, data: ArrowLike) -> Committed:
         """`submit` for asyncio: return when the rows are durable and visible. Cancelling does not cancel the write."""
         return await asyncio.wrap_future(self.submit(data))
 

@@ -6,16 +6,32 @@ The last checks are what other tools did to it: `read.problems`.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 
 from lancelsm.dataset.base_table import BaseTable
 from lancelsm.errors import LsmError
 from lancelsm.read.problems import find_problems, promise_problems
 from lancelsm.region.catalog import regions, with_heads
-from lancelsm.region.handle import TableHandle, check_base, open_configured
+from lancelsm.region.handle import TableHandle, canonical, check_base, open_configured
 from lancelsm.stack.doctor import Check, evaluate
+from lancelsm.table import Table
 
 INDEXES = "indexes"
 OTHER_TOOLS = "other tools"  # the name of the checks for what other tools did to the table
+
+
+def doctor(table: Table | str | Path, *, storage_options: Mapping[str, str] | None = None) -> list[Check]:
+    """Check a table: configuration, base, regions, backlog, what other tools did, indexes. Nothing is repaired.
+
+    Args:
+        table: the table, or its location. An open table is read with the options of the store that it has.
+
+    Returns:
+        The checks. The first one that fails may be the last one. No error is raised: `found` of the check has it.
+    """
+    if isinstance(table, Table):
+        return table_checks(table.uri, storage_options=storage_options or table._handle.storage_options)
+    return table_checks(canonical(table), storage_options=storage_options)
 
 
 def table_checks(uri: str, *, storage_options: Mapping[str, str] | None = None) -> list[Check]:
