@@ -204,7 +204,7 @@ def test_the_steps_of_a_merge_pass_on_plan_and_result(table: Table) -> None:
     assert recorded["collection"]["name"].startswith(f"{table.config.table}-")
     assert merged["rows_upserted"] == 8
     fields = {"fragments_removed", "fragments_added", "indexes_extended", "base_version"}
-    assert set(optimized) == {*fields, "left", "engine"}
+    assert set(optimized) == {*fields, "left", "rows_expired", "engine"}
 
 
 def test_repeated_steps_of_a_merge_return_the_same_document(table: Table) -> None:

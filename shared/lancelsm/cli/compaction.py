@@ -97,9 +97,10 @@ def merge(
 
 @command(commands, "optimize", example="lancelsm optimize orders")
 def optimize(session: Session, uri: Uri) -> None:
-    """Compact the fragments of the base if this is due, and update its indexes. Nothing is deleted.
+    """Compact the fragments of the base if this is due, hide rows that have expired, and update the indexes.
 
-    As JSON: {"fragments_removed", "fragments_added", "indexes_extended", "base_version"}.
+    No file is deleted. As JSON: {"fragments_removed", "fragments_added", "indexes_extended", "base_version", "left",
+    "rows_expired"}. `left` is true if more fragments are to be compacted.
     """
     from lancelsm.cli.text import facts
     from lancelsm.compaction.maintenance import optimize_table
