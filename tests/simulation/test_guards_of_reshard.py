@@ -24,6 +24,7 @@ from tests.unit.moved_scenarios import (
     sender_with_an_old_configuration,
     waiting_messages,
 )
+from tests.unit.resharded_streams import in_order
 
 
 def _table(path: Path) -> lancelsm.Table:
@@ -184,6 +185,10 @@ test_scenarios_pass, test_scenarios_fail_without_a_guard = with_and_without(
         "a stream reads old regions first": (
             [without("old regions are read to their end first")],
             stream_across_a_reshard,
+        ),
+        "a stream of Spark reads old regions first": (
+            [changed("stream reads old regions first", "waiting = []")],
+            in_order,
         ),
         "an event of an old region is applied once": (
             [changed("event of an earlier region is applied once", "True")],

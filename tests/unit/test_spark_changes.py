@@ -13,6 +13,7 @@ import pytest
 from lancelsm.errors import Contended, Invalid
 from lancelsm.spark.stream_read import ChangeSource, EntrySpan, StreamRequest, read_span, stream_schema
 from lancelsm.table import Table
+from tests.unit.resharded_streams import in_order
 from tests.unit.tables import create, row
 
 Seen = list[tuple[str, int, str]]
@@ -101,3 +102,8 @@ def test_columns_of_changes_may_be_null(tmp_path: Path) -> None:
     assert schema.field("id").nullable
     with pytest.raises(Invalid, match="Leave it out with the option columns"):
         stream_schema(table.uri, None)
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+def test_batches_have_the_rows_of_old_regions_before_those_of_new_ones(tmp_path: Path, restarts: bool) -> None:
+    in_order(tmp_path, restarts=restarts)

@@ -6,7 +6,7 @@ first entry. A cursor keeps the log from the last offset that Spark has committe
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -18,8 +18,9 @@ from lancelsm.history.changes import OPERATION, Changes, check_start, first_posi
 from lancelsm.history.cursor import create_cursor, find_cursor, save_cursor
 from lancelsm.history.pin_records import Pin
 from lancelsm.record.schema import unknown_column
-from lancelsm.region.catalog import regions, with_heads
+from lancelsm.region.catalog import Region, regions, with_heads
 from lancelsm.region.handle import TableHandle, open_configured
+from lancelsm.region.head import Head
 from lancelsm.spark.arrow_types import spark_batch, spark_schema
 
 REGION, POSITION = "_region", "_position"
@@ -105,14 +106,24 @@ class ChangeSource:
     def latest_offset(self) -> dict[str, int]:
         """Return the end of the next batch: of all logs, or earlier by the limit.
 
+        Regions of a later region spec come after those of earlier ones were read to their end.
+
         Spark 4.0 does not say where a query stands that starts again with a checkpoint. Its first batch has no limit.
         """
         context = self._handle.context
         most, begin = self._request.entries_per_trigger, self._planned
-        ends = {str(region.id): int(head.next_position) for region, head in with_heads(context, regions(context))}
+        found = with_heads(context, regions(context))
+        ends = {str(region.id): int(head.next_position) for region, head in found}
+        if any(region.number > 1 for region, _ in found):
+            ends |= _held_back(found, self._saved_offset() if begin is None else begin)
         if most is None or begin is None:
             return ends
         return {region: min(end, begin.get(region, 1) + most) for region, end in ends.items()}
+
+    def _saved_offset(self) -> Offset:
+        """Return where the cursor is: at most one batch before the query."""
+        pin = _cursor(self._handle, self._request.cursor)
+        return {region: int(needs.first_position) for region, needs in pin.regions.items()}
 
     def spans(self, start: Offset, end: Offset) -> list[EntrySpan]:
         """Return what each task of a batch reads."""
@@ -140,6 +151,17 @@ class ChangeSource:
                 positions[RegionId(name)] = Position(position)
         with suppress(Unavailable):
             self._saved = save_cursor(context, pin, positions, consumer=self._consumer)
+
+
+def _held_back(found: Sequence[tuple[Region, Head]], begin: Offset) -> dict[str, int]:
+    """Return the positions of the regions that wait until those of earlier region specs are read to their end.
+
+    The heads were read after the catalog that lists a later region, so these ends are final.
+    """
+    unread = [region.number for region, head in found if begin.get(region.id, 1) < head.next_position]
+    first = min(unread, default=0)
+    waiting = [region for region, _ in found if region.number > first > 0]  # guard: stream reads old regions first
+    return {region.id: begin.get(region.id, 1) for region in waiting}
 
 
 def read_span(request: StreamRequest, span: EntrySpan, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
