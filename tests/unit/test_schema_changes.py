@@ -13,9 +13,12 @@ import pyarrow as pa
 import pytest
 
 import lancelsm
+from lancelsm.admin.clone import clone_snapshot
+from lancelsm.admin.rebuild import rebuild
 from lancelsm.dataset.base_table import open_base
 from lancelsm.dataset.column_changes import first_unused_id
 from lancelsm.errors import Corrupt, Invalid, LsmWarning, Unavailable
+from lancelsm.region.catalog import Region
 from lancelsm.table import Table
 from tests.simulation.faults import CRASH_AFTER, CRASH_BEFORE, Crash, FaultPlan
 from tests.unit.schema_scenarios import configured, interrupted
@@ -444,3 +447,67 @@ def test_the_example_of_the_page_runs(tmp_path: Path, monkeypatch: pytest.Monkey
     example = page.partition("```python\n")[2].partition("```")[0]
     monkeypatch.chdir(tmp_path)
     exec(example, {})
+
+
+# Other operations on a table whose columns have changed
+
+
+@pytest.mark.rest
+def test_objects_that_were_open_before_maintain_copy_and_rebuild_the_table(tmp_path: Path) -> None:
+    table = create(tmp_path, regions="bucket(id, 2)")
+    table.upsert([row(key) for key in range(6)])
+    table.flush()
+    held = [lancelsm.open(table.uri) for _ in range(4)]
+    table.snapshot("before")
+    table.rename_column("v", "w")
+    table.add_column("c", "int8", default=3)
+    table.upsert([{"id": 1, "w": "x", "c": 1}])
+    table.snapshot("after")
+    expected = [{"id": key, "w": "a" if key != 1 else "x", "c": 3 if key != 1 else 1} for key in range(6)]
+
+    assert held[0].scrub().problems == ()
+    held[1].reshard("bucket(id, 3)")
+    assert {region.head().schema_version for region in rebuild_all(held[2])} == {3}
+    held[3].run()
+    copies = {}
+    for name in ("before", "after"):
+        clone_snapshot(held[3]._handle, name, tmp_path / name)
+        copies[name] = lancelsm.open(tmp_path / name)
+        copies[name].add_column("z", "int8", default=9)
+        copies[name].run()
+
+    for one in (table, *held, lancelsm.open(table.uri)):
+        assert rows_of(one) == expected
+    assert rows_of(copies["before"]) == [{**row(key), "z": 9} for key in range(6)]
+    assert rows_of(copies["after"]) == [{**found, "z": 9} for found in expected]
+    with pytest.raises(Invalid, match="the table had other columns then"):
+        held[2].restore("before")
+    held[2].restore("after")
+    assert rows_of(table) == expected
+
+
+def rebuild_all(table: Table) -> list[Region]:
+    rebuild(table._handle)
+    return table.list_regions()
+
+
+def test_lance_reads_generations_of_older_columns_by_their_ids_until_they_are_merged(tmp_path: Path) -> None:
+    from lance.mem_wal import LsmScanner
+
+    table = create(tmp_path, pa.schema([("id", pa.int64()), ("v", pa.string()), ("n", pa.int32()), ("m", pa.int8())]))
+    table.upsert([{"id": 1, "v": "a", "n": 1, "m": 1}])
+    table.flush()
+    table.rename_column("v", "w")
+    table.drop_column("m")
+    table.widen_column("n", "int64")
+    table.add_column("c", "string", default="d")
+
+    def found() -> list[dict[str, Any]]:
+        rows: list[dict[str, Any]] = LsmScanner.from_snapshots(*table.lance_snapshot()).to_table().to_pylist()
+        return rows
+
+    assert found() == [{"id": 1, "w": "a", "n": None, "c": None}]
+    assert rows_of(table) == [{"id": 1, "w": "a", "n": 1, "c": "d"}]
+    table.merge(engine="inprocess")
+    assert found() == rows_of(table)
+    assert lance.dataset(table.uri).to_table().to_pylist() == rows_of(table)

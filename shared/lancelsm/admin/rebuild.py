@@ -33,6 +33,7 @@ from lancelsm.region import head as heads
 from lancelsm.region import manifest_codec
 from lancelsm.region.catalog import Region, TableContext, region_from_record
 from lancelsm.region.compare_and_swap import Staged, load, publish, stage
+from lancelsm.region.config import Config
 from lancelsm.region.handle import TableHandle, add_table_to_catalog, check_base
 from lancelsm.region.head import Head, RegionState, Swap
 from lancelsm.region.manifest import Manifest, with_spans
@@ -79,6 +80,7 @@ def rebuild(handle: TableHandle, only: Iterable[RegionId] | None = None) -> list
     """
     base = handle.read_base()
     check_base(base, handle.config)
+    handle = handle.with_columns_of(base)
     _discard_unreadable_table(handle.context)
     add_table_to_catalog(handle)
     if handle.config.regions is not None:
@@ -91,7 +93,7 @@ def rebuild(handle: TableHandle, only: Iterable[RegionId] | None = None) -> list
         if newest is not None:
             region = replace(probe, spec_id=newest.manifest.spec_id, values=_values(handle, newest.manifest))
             counter = base.counters.get(identity, Generation(0))
-            rebuilt.append(_rebuild_region(region, newest, counter, owner=handle.config.owner))
+            rebuilt.append(_rebuild_region(region, newest, counter, handle.config))
     return rebuilt
 
 
@@ -134,8 +136,8 @@ def _newest_committed(region: Region) -> Staged | None:
     return load(region, head.manifest_key) or published
 
 
-def _rebuild_region(region: Region, newest: Staged, counter: Generation, *, owner: str) -> Rebuilt:
-    context, manifest = region.context, newest.manifest
+def _rebuild_region(region: Region, newest: Staged, counter: Generation, config: Config) -> Rebuilt:
+    context, manifest, owner = region.context, newest.manifest, config.owner
     budget = context.budget()
     log = recover_log(region, manifest)
     spanned = _with_spans(region, newest)
@@ -150,7 +152,8 @@ def _rebuild_region(region: Region, newest: Staged, counter: Generation, *, owne
         staged = stage(region, manifest, after=None, budget=budget, body=newest.body)
     publish(region, staged, budget=budget)
     epoch = Epoch(max([manifest.epoch, *(entry.epoch for entry in log.entries)]) + 1)
-    head = derived_head(region, staged, log.entries, epoch=epoch, owner=owner, merged=counter)
+    version = config.schema.version
+    head = derived_head(region, staged, log.entries, epoch=epoch, owner=owner, merged=counter, schema_version=version)
     written = _write(region, head)
     sealed = written.status is RegionState.SEALED
     head = seal(region) if sealed else finish_claim(region, written, owner=owner)

@@ -92,7 +92,7 @@ def restore_in_place(handle: TableHandle, at: At, append: Append) -> Restored:
     Args:
         append: appends to the regions of rows.
     """
-    wanted = read_at(at)
+    wanted, handle = read_at(at), handle.with_columns_of(handle.read_base())
     if isinstance(wanted, AtSnapshot):
         target = find_snapshot(handle.context, wanted.name)
         check_readable(handle.context, target)

@@ -258,6 +258,9 @@ def _kind(path: str) -> ObjectKind:
 
 
 def _fits(handle: TableHandle, base: BaseTable) -> bool:
-    """Return whether the configuration has the columns and the primary key of the base."""
-    ours, theirs = handle.config.schema, base.schema
+    """Return whether the configuration has the columns and the primary key of the base, or had them until a change."""
+    try:
+        ours, theirs = handle.with_columns_of(base).config.schema, base.schema
+    except Corrupt:
+        return False
     return ours.primary_key == theirs.primary_key and ours.columns.equals(theirs.columns.remove_metadata())

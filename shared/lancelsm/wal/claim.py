@@ -25,6 +25,7 @@ from lancelsm.common.layout import (
     wal_prefix,
 )
 from lancelsm.errors import Ambiguous, Contended, Corrupt, Unavailable
+from lancelsm.record.schema_history import FIRST_VERSION
 from lancelsm.region import head as heads
 from lancelsm.region import manifest as manifests
 from lancelsm.region.catalog import Region, SealedRegion, TableContext, catalog_record, check_writable
@@ -92,8 +93,13 @@ def derived_head(
     epoch: Epoch,
     owner: str,
     merged: Generation = NO_GENERATION,
+    schema_version: int = FIRST_VERSION,
 ) -> Head:
-    """Derive a head that names this manifest and has committed these entries, which follow its replay point."""
+    """Derive a head that names this manifest and has committed these entries, which follow its replay point.
+
+    Args:
+        schema_version: the version of the table's columns.
+    """
     manifest, nonce, now = staged.manifest, region.context.ids.nonce, int(region.context.clock.now())
     totals = manifest.totals.after(entries)
     return Head(
@@ -119,6 +125,7 @@ def derived_head(
         log_since=Since(first=manifest.replay_after + 1, at=now).text if any(one.rows for one in entries) else "",
         merge_since=Since(first=merged + 1, at=now).text if manifest.newest > merged else "",
         ordered="1" if region.context.ordered else "",
+        schema_version=max([schema_version, *(entry.schema_version for entry in entries)]),
     )
 
 
