@@ -29,6 +29,7 @@ READS = frozenset(
         "base_table.open_base",
         "base_rows.indexed_fragments",
         "base_reads.rows_of_keys",
+        "generation.generation_version",
         "generation.lookup_generation",
         "generation.possible_keys",
         "read_back.check_deletions",
@@ -51,6 +52,7 @@ WRITES = frozenset(
         "base_rows.write_rows",
         "base_rows.hide_rows",
         "base_rows.commit",
+        "column_changes.commit_change",
         "merged_generations._mark",
         "optimize.compact",
         "index_extension.extend_indexes",
@@ -193,8 +195,6 @@ PURE = frozenset(
         "statement.sum_body",
     }
 )
-# Changes of the columns: tests/unit/test_schema_changes.py stops before and after each call.
-COLUMNS = frozenset({"column_changes.commit_change", "generation.generation_version"})
 # Indexes and searches: tests/unit/test_indexes.py stops after each step.
 INDEXES = frozenset(
     {

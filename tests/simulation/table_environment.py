@@ -16,6 +16,7 @@ from unittest import mock
 import lance
 import pyarrow as pa
 
+from lancelsm.admin import change_columns  # noqa: F401 - tables import it when columns change; then it is wrapped
 from lancelsm.admin.create import create_table
 from lancelsm.common.clock import SeededIds
 from lancelsm.common.layout import Key, Position, RegionId, TableId, wal_entry
@@ -66,6 +67,7 @@ from tests.simulation.table_log import (
 )
 
 STORED = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("v", pa.int64())])
+DEFAULT = 7  # of the column that is added
 SETTINGS = {"flush_rows": 3, "max_generations": 1, "optimize_small_fragments": 2}
 WRITING = frozenset({"create", "replace", "swap"}) | seam.WRITES | seam.OUTER_WRITES
 READ_FAULTS = (FAIL_BEFORE, CRASH_BEFORE)
@@ -235,6 +237,19 @@ class TableEnvironment:
         with self.at(process):
             optimize_table(open_table(self.path, ports=self.ports(process)))
 
+    def change_columns(self, process: str) -> None:
+        """Add a column, widen it, rename it, or drop it, whatever is next. Every row has its default in it."""
+        table = self.table(process)
+        with self.at(process):
+            if "c" not in table.schema.names and "d" not in table.schema.names:
+                table.add_column("c", "int16", default=DEFAULT)
+            elif "d" in table.schema.names:
+                table.drop_column("d")
+            elif table.schema.field("c").type == pa.int16():
+                table.widen_column("c", "int64")
+            else:
+                table.rename_column("c", "d")
+
     def index(self) -> None:
         """Let another tool index the key of the base. From now on merges use this index, even for few keys."""
         lance.dataset(self.path).create_scalar_index("id", "BTREE")
@@ -248,6 +263,8 @@ class TableEnvironment:
                 case "append":
                     rows[FOREIGN + len(self.foreign)] = 0
                     new = pa.table([[FOREIGN + len(self.foreign)], [0]], schema=STORED)
+                    for field in list(dataset.schema)[len(STORED) :]:
+                        new = new.append_column(field, pa.nulls(1, field.type))
                     lance.write_dataset(new, dataset, mode="append")
                 case "delete" if rows:
                     dataset.delete(f"id = {min(rows)}")
@@ -285,7 +302,10 @@ class TableEnvironment:
     def read(self, table: Table, *, get: Sequence[int] = ()) -> Rows:
         """Scan the table or get these keys. In each region, the result must be the state at one moment of the read."""
         before = self._moment()
-        found = rows_of(table.get(list(get)) if get else table.scan().to_arrow())
+        rows = table.get(list(get)) if get else table.scan().to_arrow()
+        found = rows_of(rows)
+        added = [row[name] for row in rows.to_pylist() for name in row if name in "cd" and row["id"] < FOREIGN]
+        assert set(added) <= {DEFAULT}
         after = self._moment()
         for name, states in self._histories().items():
             possible = [

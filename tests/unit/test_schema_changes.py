@@ -20,9 +20,8 @@ from lancelsm.dataset.column_changes import first_unused_id
 from lancelsm.errors import Corrupt, Invalid, LsmWarning, Unavailable
 from lancelsm.region.catalog import Region
 from lancelsm.table import Table
-from tests.simulation.faults import CRASH_AFTER, CRASH_BEFORE, Crash, FaultPlan
 from tests.unit.schema_scenarios import configured, interrupted
-from tests.unit.tables import create, faulty, levels, row, rows_of
+from tests.unit.tables import create, levels, row, rows_of
 
 Rows = dict[int, dict[str, Any]]
 KINDS = pa.schema(
@@ -183,36 +182,6 @@ def test_a_commit_without_a_reply_is_recognised(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(operations, "commit_change", lost)
     assert table.add_column("c", "string", default="d") == 2
     assert len(table.config.schema.history.changes) == 1
-
-
-@pytest.mark.rest
-def test_a_change_survives_a_crash_at_every_call(tmp_path: Path) -> None:
-    def begun(name: str) -> Table:
-        table = create(tmp_path / name, [row(1)], regions="bucket(id, 2)", registry="object")
-        table.upsert([row(2), row(3)])
-        return table
-
-    def run(table: Table, plan: FaultPlan) -> None:
-        opened = lancelsm.open(table.uri, ports=faulty(plan))
-        opened.add_column("c", "string", default="d")
-
-    plan = FaultPlan()
-    run(begun("counted"), plan)
-    for number in range(len(plan.calls)):
-        for fault in (CRASH_BEFORE, CRASH_AFTER):
-            table = begun(f"{number}-{fault}")
-            with pytest.raises(Crash):
-                run(table, FaultPlan.at(number, fault))
-            held_rows = rows_of(table)
-            assert held_rows in ([row(key) for key in (1, 2, 3)], [{**row(key), "c": "d"} for key in (1, 2, 3)])
-            table.upsert([row(4)])
-            again = lancelsm.open(table.uri)
-            with pytest.MonkeyPatch.context() as patch:
-                patch.setattr("lancelsm.region.lease._is_current", lambda *_: False)  # the lease has expired
-                assert again.add_column("c", "string", default="d") == 2
-            again.upsert([{**row(5), "c": None}])
-            for _ in levels(again):
-                assert rows_of(again) == [*({**row(key), "c": "d"} for key in (1, 2, 3, 4)), {**row(5), "c": None}]
 
 
 REFUSED = {
@@ -511,3 +480,27 @@ def test_lance_reads_generations_of_older_columns_by_their_ids_until_they_are_me
     table.merge(engine="inprocess")
     assert found() == rows_of(table)
     assert lance.dataset(table.uri).to_table().to_pylist() == rows_of(table)
+
+
+@pytest.mark.rest
+@pytest.mark.parametrize("level", ["tail", "generation", "base"])
+def test_rows_of_every_level_are_searched_under_the_new_columns(tmp_path: Path, level: str) -> None:
+    columns = pa.schema([("id", pa.int64()), ("vec", pa.list_(pa.float32(), 2)), ("n", pa.int32()), ("t", pa.string())])
+    table = create(tmp_path, columns, indexes={"vec": "IVF_FLAT", "t": "INVERTED"})
+    table.upsert([{"id": key, "vec": [key, 0.0], "n": key, "t": f"word {key}"} for key in range(4)])
+    next(name for name in levels(table) if name == level)
+    table.widen_column("n", "int64")
+    table.add_column("c", "string", default="d")
+    table.upsert([{"id": 9, "vec": [9.0, 0.0], "n": 1 << 40, "t": "word 9", "c": "x"}])
+
+    near = table.search([0.0, 0.0], k=10, where="n > 5000000000 OR c = 'd'").to_arrow()
+    found = table.search("word", k=10, columns=["id", "n", "c"]).to_arrow()
+
+    assert near["id"].to_pylist() == [0, 1, 2, 3, 9]
+    assert near["c"].to_pylist() == ["d"] * 4 + ["x"]
+    assert dict(zip(found["id"].to_pylist(), found["n"].to_pylist(), strict=True)) == {
+        **{key: key for key in range(4)},
+        9: 1 << 40,
+    }
+    with pytest.raises(Invalid, match="it has the index 't_idx'"):
+        table.rename_column("t", "u")

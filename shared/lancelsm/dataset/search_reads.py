@@ -34,7 +34,7 @@ from lancelsm.dataset.scan_options import scanned
 from lancelsm.errors import Invalid
 from lancelsm.record.batches import without_slices
 from lancelsm.record.casts import as_type, nulls
-from lancelsm.record.schema import TOMBSTONE, TableSchema
+from lancelsm.record.schema import TOMBSTONE, TableSchema, field_id
 
 RowIds = npt.NDArray[np.uint64]
 
@@ -73,7 +73,13 @@ class Searched:
     @property
     def has_all_columns(self) -> bool:
         """Whether a condition over the columns of the table means the same in this dataset."""
-        return all(self.name_of(name) == name for name in self.schema.names)
+        if self.stored is None:
+            return True
+        held = [(field, self.stored.get(field.name)) for field in self.schema.columns]
+        return all(
+            one is not None and (one.name, one.number) == (field.name, field_id(field))  # else it was widened since
+            for field, one in held
+        )
 
 
 def is_text_query(query: object) -> bool:
@@ -327,14 +333,14 @@ def _names(searched: Searched, columns: Sequence[str]) -> list[str]:
 
 
 def _in_table_form(searched: Searched, found: pa.Table, columns: Sequence[str], score: str | None) -> pa.Table:
-    """Return these columns with the table's names and types; one that the dataset lacks is null."""
+    """Return these columns with the table's names and types; one that the dataset lacks has its default."""
     found = found.combine_chunks()
     arrays: list[pa.Array] = []
     for name in columns:
         field = searched.schema.columns.field(name)
         held = searched.name_of(name)
         if held is None:
-            arrays.append(nulls(found.num_rows, field.type))
+            arrays.append(searched.schema.left_out(field, found.num_rows))
             continue
         values = _chunk(found.column(held))
         arrays.append(
