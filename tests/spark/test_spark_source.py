@@ -70,7 +70,7 @@ def test_a_frame_reads_the_view_of_its_call_on_spark_3_5_too(tmp_path: Path, ses
     table.upsert([{"id": 0, "v": 9}])
 
     assert sorted(map(tuple, frame.collect())) == sorted((v, key) for key, v in NEWEST.items())
-    assert frame.rdd.getNumPartitions() == 3  # the base, and two regions
+    assert frame.rdd.getNumPartitions() == 2  # the base, and what is above it
     assert read(session, table.uri, where="v = 9").count() == 1
 
 

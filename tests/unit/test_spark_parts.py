@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import importlib
 import subprocess
 import sys
+import zipfile
+import zipimport
+from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +17,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import lancelsm
+from lancelsm.common.layout import RegionId
 from lancelsm.dataset.base_manifest import Fragment
 from lancelsm.errors import Invalid, Unavailable
 from lancelsm.spark import batch_read
 from lancelsm.spark.arrow_types import spark_batch, spark_schema
-from lancelsm.spark.batch_read import ReadRequest, declared_schema, grouped, parts, read_part
+from lancelsm.spark.batch_read import ReadRequest, declared_schema, grouped, grouped_regions, parts, read_part
+from lancelsm.spark.zip_importers import forget_zip_importers
 from lancelsm.table import Table
 from tests.simulation.faults import FakeClock
 from tests.unit.tables import NEWEST, by_key, three_levels
@@ -95,11 +103,59 @@ def test_a_time_with_nanoseconds_is_refused_not_cut() -> None:
         spark_batch(batch, spark_schema(batch.schema))
 
 
-def test_groups_of_fragments_have_each_fragment_once() -> None:
+def test_groups_of_fragments_have_each_row_once() -> None:
     fragments = [Fragment(id=n, physical_rows=4, deleted_rows=0) for n in range(5)]
+    large = [Fragment(id=7, physical_rows=30, deleted_rows=4), *fragments]
 
-    assert grouped(fragments, rows=8) == [(0, 1), (2, 3), (4,)]
+    assert grouped(fragments, rows=8) == [((0, 1), None), ((2, 3), None), ((4,), None)]
     assert grouped([], rows=8) == []
+    assert grouped(large, rows=9)[:4] == [((7,), (0, 8)), ((7,), (8, 9)), ((7,), (17, 9)), ((0, 1, 2), None)]
+    assert grouped(large, rows=9, cut=False)[0] == ((7,), None)
+
+
+def test_regions_with_few_entries_share_a_task() -> None:
+    levels = {"a": (3, 0), "b": (0, 0), "c": (1, 3), "d": (0, 1), "e": (99, 0), "f": (1, 0)}
+
+    groups = grouped_regions({RegionId(name): found for name, found in levels.items()})
+
+    assert groups == [("a", "c"), ("d",), ("e",), ("f",)]
+
+
+def test_workers_read_no_directory_of_a_zip_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "shipped.zip"
+    with zipfile.ZipFile(path, "w") as shipped:
+        shipped.writestr("shipped_first.py", "")
+        shipped.writestr("shipped_second.py", "")
+    monkeypatch.syspath_prepend(str(path))
+    importlib.import_module("shipped_first")
+
+    forget_zip_importers()
+
+    assert not [one for one in sys.path_importer_cache.values() if isinstance(one, zipimport.zipimporter)]
+    importlib.import_module("shipped_second")
+
+
+@pytest.mark.parametrize(("where", "ttl", "tasks"), [(None, None, 5), ("v < 9", None, 2), (None, "1d on at", 2)])
+def test_tasks_of_one_fragment_have_each_row_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str | None, ttl: str | None, tasks: int
+) -> None:
+    monkeypatch.setattr(batch_read, "grouped", partial(grouped, rows=6))
+    old, new = map(datetime.fromisoformat, ("2000-01-01", "2100-01-01"))
+    rows = [{"id": n, "v": n, "at": old if n == 20 else new} for n in range(30)]
+    table = lancelsm.create(tmp_path / "table", rows, primary_key="id", regions="bucket(id, 2)")
+    table.upsert([{**rows[7], "v": 1}])
+    table.delete([3, 4])
+    table.flush()
+    table.merge()
+    table.upsert([{**rows[8], "v": 2}])
+    table.set_ttl(ttl)
+    request = ReadRequest(uri=table.uri, columns=("id", "v"), where=where)
+
+    found = by_key(read(request))
+
+    assert len([part for part in parts(request) if part.fragments is not None]) == tasks
+    assert found == by_key(table.scan(columns=["id", "v"], where=where).to_arrow())
+    assert read(request).num_rows == len(found) == {None: 28, "v < 9": 7}[where] - (ttl is not None)
 
 
 def read(request: ReadRequest) -> pa.Table:

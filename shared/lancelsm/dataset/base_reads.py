@@ -26,12 +26,14 @@ def scan_base(
     columns: Sequence[str],
     where: Condition | None = None,
     limit: int | None = None,
+    offset: int | None = None,
     fragments: Sequence[int] | None = None,
     trace: Trace = NO_TRACE,
 ) -> Iterator[pa.RecordBatch]:
     """Yield the live rows that match the condition, with these columns in this order.
 
     Args:
+        offset: how many of these rows to leave out first. Rows of a version always come in the same order.
         fragments: the ids of the fragments to read; all by default.
 
     Raises:
@@ -44,6 +46,7 @@ def scan_base(
             columns=scanned(base.dataset, columns),
             filter=where and where.sql,
             limit=limit,
+            offset=offset,
             fragments=None if fragments is None else _fragments(base, fragments),
             **scan_options(base.dataset, columns),
         )

@@ -43,10 +43,12 @@ class PartOfView:
 
     Args:
         fragments: read only these fragments of the base; None for no row of the base.
+        span: of the rows that match in these fragments, read only these: the first and how many; None for all.
         above: read the generations and logs of the view.
     """
 
     fragments: tuple[int, ...] | None = None
+    span: tuple[int, int] | None = None
     above: bool = False
 
 
@@ -278,8 +280,15 @@ class _Scan:
 
     def _base(self, columns: Sequence[str], *, limit: int | None = None) -> Iterator[pa.RecordBatch]:
         where, fragments = self._query.where, self._part.fragments
+        offset, limit = self._part.span or (None, limit)
         return scan_base(
-            self._view.base, columns=columns, where=where, limit=limit, fragments=fragments, trace=self._trace
+            self._view.base,
+            columns=columns,
+            where=where,
+            limit=limit,
+            offset=offset,
+            fragments=fragments,
+            trace=self._trace,
         )
 
     def _gathered(self, step: str, batches: Iterable[pa.RecordBatch | pa.Table]) -> Iterator[pa.Table]:

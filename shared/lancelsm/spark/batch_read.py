@@ -12,6 +12,7 @@ import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any
 
 import pyarrow as pa
@@ -48,6 +49,8 @@ SNAPSHOT_NAMES = 64
 _PREFIX = "spark-"
 _TRIES = 3
 _ROWS_PER_PART = 500_000  # of the base: a task takes about a second
+_ENTRIES_PER_PART = 16  # of regions
+_ENTRIES_PER_GENERATION = 4
 _RENEWALS = 3  # per time to live
 _KEPT_BYTES = 256 << 20
 
@@ -97,11 +100,16 @@ class ReadPoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskPart:
-    """The rows of one task: fragments of the base, or the generations and the log of one region."""
+    """The rows of one task: fragments of the base, or the generations and the logs of regions.
+
+    Args:
+        span: of the rows of the fragments, the first that the task reads, and how many.
+    """
 
     point: ReadPoint
     fragments: tuple[int, ...] | None = None
-    region: RegionId | None = None
+    span: tuple[int, int] | None = None
+    regions: tuple[RegionId, ...] = ()
 
 
 def declared_schema(request: ReadRequest) -> pa.Schema:
@@ -152,25 +160,60 @@ def parts(request: ReadRequest) -> list[TaskPart]:
     handle = open_table(request.uri)
     point = _read_point(handle, request)
     base = open_base(uri=handle.context.uri, version=point.version, storage_options=handle.storage_options)
-    above = [one for one, needs in sorted(point.regions.items()) if _has_rows(needs, base, one)]
+    above = {one: _levels(needs, base, one) for one, needs in sorted(point.regions.items())}
+    filtered = request.where is not None or base.expiry(point.now) is not None
     return [
-        *(TaskPart(point=point, fragments=group) for group in grouped(base.fragments)),
-        *(TaskPart(point=point, region=region) for region in above),
+        *(
+            TaskPart(point=point, fragments=group, span=span)
+            for group, span in grouped(base.fragments, cut=not filtered)
+        ),
+        *(TaskPart(point=point, regions=regions) for regions in grouped_regions(above)),
     ]
 
 
-def grouped(fragments: Sequence[Fragment], *, rows: int = _ROWS_PER_PART) -> list[tuple[int, ...]]:
-    """Group fragments in order, each group with at least this many rows, except the last."""
-    groups: list[tuple[int, ...]] = []
+def grouped_regions(levels: Mapping[RegionId, tuple[int, int]]) -> list[tuple[RegionId, ...]]:
+    """Group regions for tasks by their numbers of entries and generations. A region without both is in no group.
+
+    A task of Spark costs more than to read a few entries.
+    """
+    groups: list[tuple[RegionId, ...]] = []
+    group: list[RegionId] = []
+    size = 0
+    for region, (entries, generations) in levels.items():
+        weight = entries + _ENTRIES_PER_GENERATION * generations
+        if group and size + weight > _ENTRIES_PER_PART:
+            groups.append(tuple(group))
+            group, size = [], 0
+        if weight:
+            group.append(region)
+            size += weight
+    return [*groups, tuple(group)] if group else groups
+
+
+def grouped(
+    fragments: Sequence[Fragment], *, rows: int = _ROWS_PER_PART, cut: bool = True
+) -> list[tuple[tuple[int, ...], tuple[int, int] | None]]:
+    """Group fragments in order, each group with at least this many rows, except the last.
+
+    Args:
+        cut: cut a fragment with more rows into spans of about so many. The number of rows that match a filter is not
+            known, so they can't be cut.
+    """
+    groups: list[tuple[tuple[int, ...], tuple[int, int] | None]] = []
     group: list[int] = []
     size = 0
     for one in fragments:
+        count = max(1, round(one.rows / rows)) if cut else 1
+        if count > 1:
+            ends = [one.rows * number // count for number in range(count + 1)]
+            groups += [((one.id,), (start, end - start)) for start, end in pairwise(ends)]
+            continue
         group.append(one.id)
         size += one.rows
         if size >= rows:
-            groups.append(tuple(group))
+            groups.append((tuple(group), None))
             group, size = [], 0
-    return [*groups, tuple(group)] if group else groups
+    return [*groups, (tuple(group), None)] if group else groups
 
 
 def read_part(request: ReadRequest, part: TaskPart, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
@@ -230,8 +273,8 @@ def _unkept(handle: TableHandle, request: ReadRequest, part: TaskPart, schema: p
 def _batches(handle: TableHandle, request: ReadRequest, part: TaskPart, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     view = _views.of(handle, part)
     needed, _ = pruned_view(view, request.where, handle.config)
-    if part.region is not None:
-        needed = replace(needed, regions=tuple(one for one in needed.regions if one.region == part.region))
+    if part.regions:
+        needed = replace(needed, regions=tuple(one for one in needed.regions if one.region in part.regions))
     rows = reader.scan(
         needed,
         uri=handle.context.uri,
@@ -239,7 +282,7 @@ def _batches(handle: TableHandle, request: ReadRequest, part: TaskPart, schema: 
         where=request.where,
         kept=_views.kept,
         parallel=handle.context.parallel,
-        part=PartOfView(fragments=part.fragments, above=part.region is not None),
+        part=PartOfView(fragments=part.fragments, span=part.span, above=bool(part.regions)),
     )
     for batch in rows:
         yield spark_batch(batch, schema)
@@ -255,8 +298,8 @@ class _Views:
 
     def of(self, handle: TableHandle, part: TaskPart) -> View:
         point = part.point
-        # A task of one region reads the log of this region alone.
-        regions = point.regions if part.region is None else {part.region: point.regions[part.region]}
+        # A task of some regions reads the logs of these alone.
+        regions = {one: point.regions[one] for one in part.regions} if part.regions else point.regions
         ends = tuple((one, needs.manifest_key, needs.next_position) for one, needs in sorted(regions.items()))
         identity = (handle.context.uri, handle.config.table, point.version, point.now, ends)
         with self._lock:
@@ -269,9 +312,10 @@ class _Views:
 _views = _Views()
 
 
-def _has_rows(needs: RegionPin, base: BaseTable, region: RegionId) -> bool:
-    """Return whether a region has generations or entries that the base lacks."""
-    return needs.first_position < needs.next_position or needs.through > base.counters.get(region, 0)
+def _levels(needs: RegionPin, base: BaseTable, region: RegionId) -> tuple[int, int]:
+    """Return how many entries of the log and how many generations a region has that the base lacks."""
+    entries, generations = needs.next_position - needs.first_position, needs.through - base.counters.get(region, 0)
+    return max(0, entries), max(0, generations)
 
 
 def _named(handle: TableHandle, name: str) -> Pin:

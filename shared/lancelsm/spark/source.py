@@ -18,6 +18,7 @@ from lancelsm.record.schema import unknown_column
 from lancelsm.region.handle import open_configured
 from lancelsm.spark.batch_read import ReadRequest, TaskPart, declared_schema, filtered_request, parts, read_part
 from lancelsm.spark.write_rows import check_columns, write_unsorted
+from lancelsm.spark.zip_importers import forget_zip_importers
 
 _PUSHING = "pyspark.sql.worker.data_source_pushdown_filters"
 _OPTIONS = ("path", "columns", "where", "at", "ttl")
@@ -56,6 +57,7 @@ def read_request(options: Mapping[str, str]) -> ReadRequest:
 
 def read_schema(options: Mapping[str, str]) -> StructType:
     """Return the schema of a read in Spark. Raises the errors of `declared_schema`."""
+    forget_zip_importers()
     return from_arrow_schema(declared_schema(read_request(options)), prefer_timestamp_ntz=True)
 
 
@@ -67,6 +69,7 @@ class Reader(DataSourceReader):
     """
 
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
+        forget_zip_importers()
         self._request = read_request(options)
         self._schema = _checked_schema(self._request, schema)
 
@@ -74,6 +77,7 @@ class Reader(DataSourceReader):
         return [PartOfTable(part) for part in parts(self._request)]
 
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
+        forget_zip_importers()
         if partition is None:  # Spark's stand-in for no partition: the table has no rows
             return iter(())
         assert isinstance(partition, PartOfTable)
@@ -142,6 +146,7 @@ class BatchWriter(DataSourceArrowWriter):
         check_columns(schema.fieldNames(), open_configured(self._uri), op=op)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        forget_zip_importers()
         return RowsOfTask(write_unsorted(iterator, uri=self._uri, op="delete" if self._op == "delete" else "upsert"))
 
 

@@ -14,6 +14,7 @@ from pyspark.sql.types import StructType
 from lancelsm.errors import Invalid
 from lancelsm.spark.source import matching_schema
 from lancelsm.spark.stream_read import ChangeSource, EntrySpan, StreamRequest, read_span, stream_schema
+from lancelsm.spark.zip_importers import forget_zip_importers
 
 CHANGES = "changes"
 _OPTIONS = ("path", CHANGES, "cursor", "columns", "start", "entries_per_trigger")
@@ -105,6 +106,7 @@ class StreamReader(DataSourceStreamReader):
         return [SpanOfTask(span) for span in self._changes.spans(start, end)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        forget_zip_importers()
         assert isinstance(partition, SpanOfTask)
         return read_span(self._request, partition.span, self._schema)
 

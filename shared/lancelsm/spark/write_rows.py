@@ -28,6 +28,7 @@ from lancelsm.region.handle import TableHandle, WriteTarget, open_configured
 from lancelsm.region.head import Head
 from lancelsm.region.lease import lease
 from lancelsm.routing.route import route
+from lancelsm.spark.zip_importers import forget_zip_importers
 from lancelsm.table import Table
 from lancelsm.wal.entry import Draft, draft
 from lancelsm.wal.region_writer import RegionWriters
@@ -156,6 +157,7 @@ def with_regions(batches: Iterable[pa.RecordBatch], job: WriteJob) -> Iterator[p
     Raises:
         Invalid: a value of a key column does not fit.
     """
+    forget_zip_importers()
     handle = open_configured(job.uri)
     target = handle.target()
     spec = handle.config.regions_of(job.number) or target.regions
