@@ -45,6 +45,39 @@ def test_an_expired_row_hides_older_rows_of_its_key_and_a_newer_row_shows_it_aga
     assert table.get([1])["v"].to_pylist() == ["new"]
 
 
+def test_what_a_scan_keeps_does_not_depend_on_the_time(tmp_path: Path) -> None:
+    clock = FakeClock()
+    table = expiring(tmp_path / "t", clock)
+    upsert(table, [row(clock, 1, 0), row(clock, 2, None), row(clock, 3, None), row(clock, 4, 0)])
+    table.flush()
+    table.merge(engine="inprocess")
+    upsert(table, [row(clock, 2, None, "new"), row(clock, 5, 0)])
+    table.flush()
+    for _ in range(2):
+        assert ids(table) == [1, 2, 3, 4, 5]
+    clock.advance(2 * HOUR)
+    for _ in range(2):
+        assert sorted(table.scan().to_arrow()["v"].to_pylist()) == ["a", "new"]
+        assert ids(table) == [2, 3]
+
+
+def test_a_transaction_takes_an_expired_row_of_a_faster_writer_for_a_delete(tmp_path: Path) -> None:
+    clock = FakeClock()
+    table, other = (expiring(tmp_path / "t", clock, exist_ok=True) for _ in range(2))
+    upsert(table, [row(clock, 1, 9)])
+    seen: list[list[int]] = []
+
+    def fn(rows: pa.Table) -> pa.Table:
+        if not seen:
+            upsert(other, [row(clock, 1, -5)])
+        seen.append(rows["id"].to_pylist())
+        return rows
+
+    table.transact([1], fn)
+    assert seen == [[1], []]
+    assert ids(table) == []
+
+
 def properties_of(table: lancelsm.Table) -> list[dict[str, str]]:
     """The properties of the commits of the base."""
     dataset = lance.dataset(table.uri)
