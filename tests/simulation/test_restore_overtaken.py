@@ -56,7 +56,7 @@ def test_what_is_written_before_any_call_is_restored_if_it_was_compared_and_kept
         kept, restored = kept + (50 in wanted), restored + (50 not in wanted)
         at, calls = at + STEP, len(plan.calls)
         shutil.rmtree(uri)
-    assert kept > 3 < restored
+    assert kept > 1 < restored  # both sides of the compared head were reached
 
 
 def overtaken(
