@@ -11,6 +11,7 @@ from lancelsm.common.layout import Position, head_key, wal_entry
 from lancelsm.errors import LsmError, Unavailable
 from lancelsm.objects import ObjectStore
 from lancelsm.record.normalize import upserts
+from lancelsm.region import head as heads
 from lancelsm.region.handle import TableHandle
 from lancelsm.stack.delivery.message import decode, encode, packed, unpacked
 from lancelsm.stack.delivery.redrive import Openers, Redriven, Verdict, redrive
@@ -61,6 +62,22 @@ def write(deployment: Deployment, key: int, value: int) -> None:
     target = deployment.handle.target()
     rows = upserts([{"id": key, "v": value}], schema=target.schema)
     RegionWriters(target, owner=target.owner).append_all(rows)
+
+
+@pytest.mark.parametrize("dry", [True, False])
+def test_a_row_of_a_table_that_takes_only_events_stays(dry):
+    deployment = Deployment(buckets=1)
+    deployment.send([(7, 1)], sequence=1)
+    add_dead_letter(deployment, (7, None))
+    make_valid(deployment)
+    region = deployment.region(7)
+    region.swap(heads.ordered(region.head()))
+
+    done = redrive_after_a_minute(deployment, dry=dry)
+
+    assert verdicts(done) == [Verdict.LEFT]
+    assert "takes no plain writes. Use table.apply_changes" in done[0].reason
+    assert len(deployment.dead_letters.held) == 1
 
 
 def test_a_row_that_is_valid_now_is_appended_and_its_dead_letter_deleted():

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from lancelsm.errors import Invalid, LsmError, Unavailable
 from lancelsm.objects import ObjectStore
-from lancelsm.region.catalog import Region, check_writable
+from lancelsm.region.catalog import Region, check_takes_plain_writes, check_writable
 from lancelsm.region.handle import TableHandle, WriteTarget
 from lancelsm.region.head import Head
 from lancelsm.stack.delivery.message import unpacked
@@ -116,7 +116,7 @@ def _redrive_one(one: Delivery, openers: Openers, *, dry: bool) -> Redriven:
         attempt = _Attempt(dead_letter, target, _rows(dead_letter, target, openers))
         rows = attempt.count() if dry else attempt.append()
     except LsmError as error:
-        return explained(Verdict.LEFT, 0, error.message)
+        return explained(Verdict.LEFT, 0, ". ".join(filter(None, (error.message, error.remedy))))
     if not rows:
         return explained(Verdict.SUPERSEDED, 0, "newer rows exist for all its keys")
     return explained(Verdict.APPENDED, rows, "newer rows exist for its other keys" if rows < attempt.row_count else "")
@@ -165,6 +165,8 @@ class _Attempt:
         """Return how many rows `append` would append now. Raises the same errors."""
         head = self._region.head()
         check_writable(self._region, head, owner=self._target.owner)
+        is_ordered = head.ordered or self._target.context.ordered
+        check_takes_plain_writes(self._region.where, ordered=is_ordered)
         return int(self._rows_to_append(head).num_rows)
 
     def append(self) -> int:
