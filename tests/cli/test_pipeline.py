@@ -265,6 +265,20 @@ def test_inspect_finds_generations_that_no_manifest_names(orders: Path, as_json:
     assert (found[1]["objects"], found[1]["bytes"], found[1]["rows"]) == (1, 5, None)
 
 
+def test_a_table_gets_other_regions(orders: Path, run: Run, as_json: Json) -> None:
+    old = as_json("region", "list", orders)["regions"]
+    rows = run("scan", orders, "--output", "json").out
+
+    done = as_json("reshard", orders, "bucket(id, 3)")
+
+    assert done == {"regions": "bucket(id, 3)", "sealed": len(old), "opened": 3}
+    assert sorted(run("scan", orders, "--output", "json").out.splitlines()) == sorted(rows.splitlines())
+    found = as_json("region", "list", orders)["regions"]
+    assert sorted(one["status"] for one in found) == ["open"] * 3 + ["sealed"] * len(old)
+    failed = run("reshard", orders)
+    assert (failed.code, "no reshard was interrupted" in failed.err) == (1, True)
+
+
 def test_regions_are_listed_claimed_and_sealed(orders: Path, run: Run, as_json: Json) -> None:
     listed = as_json("region", "list", orders)["regions"]
     assert [(r["epoch"], r["owner"], r["status"]) for r in listed] == [(1, "default", "open")] * 2

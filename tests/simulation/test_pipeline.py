@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from lancelsm.errors import Ambiguous, Contended, Fenced, Invalid, Unavailable
+from lancelsm.region.catalog import SealedRegion
 from lancelsm.wal.claim import claim
 from lancelsm.wal.entry import encode
 from lancelsm.wal.pipeline import Pipeline
@@ -93,7 +94,7 @@ def test_another_operation_before_any_call_neither_loses_nor_duplicates_nor_reor
             environment = run_writer(
                 run, lambda environment, now, at=call: interrupted(environment, now, at, other, before)
             )
-            assert outcomes(environment) <= {Fenced, Invalid, Ambiguous, Contended}
+            assert outcomes(environment) <= {Fenced, Invalid, SealedRegion, Ambiguous, Contended}
 
 
 def at_call(now: Call, at: Call, fault: Fault) -> Fault | None:
@@ -125,7 +126,7 @@ def test_concurrent_operations_and_faults_keep_every_promise_in_many_more_seeds(
 
 def test_the_seeds_cover_every_outcome():
     assert set().union(*(outcomes(run_pipelined_actors(seed)) for seed in (*range(40), 107))) == {
-        Ambiguous, Contended, Crash, Fenced, Invalid, Unavailable,
+        Ambiguous, Contended, Crash, Fenced, SealedRegion, Unavailable,
     }  # fmt: skip
 
 

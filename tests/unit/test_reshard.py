@@ -18,6 +18,7 @@ from lancelsm.errors import Contended, Invalid
 from lancelsm.region.catalog import SealedRegion
 from lancelsm.region.resharding import begin_resharding, read_resharding
 from lancelsm.routing.spec import parse_regions
+from lancelsm.stack.doctor.table_checks import doctor
 from lancelsm.table import Table
 from lancelsm.wal.log_writer import open_log
 
@@ -162,10 +163,12 @@ def test_a_write_without_lance_waits_for_the_reshard_then_is_contended(
         _upsert(log, range(3), 1)
 
     assert "lancelsm reshard" in raised.value.remedy
+    assert [one.remedy for one in doctor(table) if not one.ok] == [f"Finish it: lancelsm reshard {table.uri}"]
     monkeypatch.undo()
     table.reshard()
     _upsert(log, range(3), 1)
     assert _values(table)[2] == 1
+    assert all(one.ok for one in doctor(table))
 
 
 @pytest.mark.rest

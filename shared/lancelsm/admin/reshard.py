@@ -104,7 +104,7 @@ def finish_reshard(handle: TableHandle) -> None:
     found = read_resharding(handle.context)
     if found is not None and not found.done:
         with lease(handle.context, RESHARD):
-            _complete(handle, found)
+            _complete(newest_handle(handle), found)
 
 
 def newest_handle(handle: TableHandle) -> TableHandle:

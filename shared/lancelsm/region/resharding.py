@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from lancelsm.common.json_text import parse_json
 from lancelsm.common.layout import reshard_key
-from lancelsm.errors import Contended, Corrupt, Unavailable
+from lancelsm.errors import Contended, Corrupt, LsmError, Unavailable
 from lancelsm.region import config as configs
 from lancelsm.region.catalog import Directory, Region, SealedRegion, TableContext, check_not_dropped
 from lancelsm.region.handle import WriteTarget
@@ -102,7 +102,7 @@ def newer_target(target: WriteTarget, sealed: SealedRegion, *, finish: Callable[
 
     Args:
         sealed: the error of the writer that met a sealed region.
-        finish: finishes the reshard if the process that began it has crashed; raises `Contended` if that one runs.
+        finish: finishes the reshard if the process that began it has crashed; raises an error if it can't.
 
     Raises:
         SealedRegion: the table was not resharded: `sealed`.
@@ -130,7 +130,7 @@ def newer_target(target: WriteTarget, sealed: SealedRegion, *, finish: Callable[
         if finish is not None:
             try:
                 finish()
-            except Contended:  # it is running
+            except LsmError:  # it is running, or this process can't finish it
                 continue
     raise Contended(
         "the table is being resharded",

@@ -13,6 +13,7 @@ from lancelsm.errors import LsmError
 from lancelsm.read.problems import find_problems, promise_problems
 from lancelsm.region.catalog import regions, with_heads
 from lancelsm.region.handle import TableHandle, canonical, check_base, open_configured
+from lancelsm.region.resharding import read_resharding
 from lancelsm.stack.doctor import Check, evaluate
 from lancelsm.table import Table
 
@@ -47,12 +48,22 @@ def table_checks(uri: str, *, storage_options: Mapping[str, str] | None = None) 
         check_base(base, handle.config)
         found.append(Check(name="base", ok=True, found=f"version {base.version}"))
         found.append(_regions(handle))
+        unfinished = _reshard(handle)
         found += _other_tools(handle, base)
-        found.append(_indexes(handle))
+        found += [_indexes(handle), *unfinished]
     except LsmError as error:
         name = ("configuration", "base", "regions", OTHER_TOOLS, INDEXES)[min(len(found), 4)]
         found.append(Check(name=name, ok=False, found=f"{error.kind}: {error.message}", remedy=error.remedy))
     return found
+
+
+def _reshard(handle: TableHandle) -> list[Check]:
+    """Return a check that fails if a reshard is not done. Writers wait for it."""
+    found = read_resharding(handle.context)
+    if found is None or found.done:
+        return []
+    problem = f"a reshard to {found.spec} is running, or was interrupted"
+    return [Check(name="reshard", ok=False, found=problem, remedy=f"Finish it: lancelsm reshard {handle.context.uri}")]
 
 
 def _other_tools(handle: TableHandle, base: BaseTable) -> list[Check]:
