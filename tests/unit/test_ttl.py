@@ -19,7 +19,7 @@ from lancelsm.compaction import expired
 from lancelsm.compaction.maintenance import optimize_table
 from lancelsm.dataset.base_rows import Base, commit
 from lancelsm.dataset.base_table import TTL
-from lancelsm.errors import Corrupt, Invalid
+from lancelsm.errors import Corrupt, Invalid, Unavailable
 from lancelsm.region.handle import Ports
 from tests.simulation.faults import (
     FakeClock,
@@ -144,7 +144,27 @@ def test_rows_that_were_not_removed_are_visible_again_under_a_longer_ttl(tmp_pat
     assert table._handle.read_base().version == version
 
 
-def test_set_ttl_tries_again_if_another_commit_was_faster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("ttl", "kept"), [("1h on at", [3]), (None, [1, 2, 3])])
+def test_a_restore_deletes_no_row_that_lives_under_the_present_ttl(
+    tmp_path: Path, ttl: str | None, kept: list[int]
+) -> None:
+    clock = FakeClock()
+    table = expiring(tmp_path / "t", clock)
+    upsert(table, [row(clock, 1, 0), row(clock, 2, 0), row(clock, 3, None)])
+    table.snapshot("s", ttl="never")
+    table.delete([2])
+    clock.advance(2 * HOUR)
+    table.set_ttl(ttl)
+    upsert(table, [row(clock, 4, None)])
+    done = table.restore("s")
+    assert ids(table) == kept
+    assert (done.written, done.deleted) == (int(ttl is None), 1)
+
+
+@pytest.mark.parametrize("lost", [False, True])
+def test_set_ttl_tries_again_if_another_commit_was_faster_or_its_reply_is_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lost: bool
+) -> None:
     table = expiring(tmp_path / "t", FakeClock())
     handle, calls = table._handle, [0]
 
@@ -153,7 +173,10 @@ def test_set_ttl_tries_again_if_another_commit_was_faster(tmp_path: Path, monkey
         if calls[0] == 1:
             newest = handle.read_base()
             commit(Base.of(newest), changed={}, new=(), metadata={**newest.metadata, "x": "1"}, properties={})
-        return commit(base, **arguments)
+        done = commit(base, **arguments)
+        if lost and calls[0] == 2:
+            raise Unavailable("no answer")
+        return done
 
     monkeypatch.setattr("lancelsm.admin.lifetime.commit", raced)
     set_ttl(handle, "2d on at")

@@ -196,7 +196,7 @@ class _Restore:
     def __init__(self, handle: TableHandle, wanted: View, compared: Pin, append: Append) -> None:
         self._handle = handle
         self._schema = handle.config.schema
-        self._wanted = replace(wanted, now=compared.created)  # rows that have expired since then stay away
+        self._wanted = wanted
         self._compared = compared
         self._append = append
         self._sequence = newest_sequence(handle.context.objects, handle.config, uri=handle.context.uri)
@@ -209,6 +209,8 @@ class _Restore:
         offered = written = deleted = 0
         with snapshot_errors(context, self._compared), snapshot_errors(context, target):
             present = snapshot_view(self._handle, self._compared)
+            if present.base.ttl == self._wanted.base.ttl:
+                self._wanted = replace(self._wanted, now=present.now)  # rows that have expired since then stay away
             difference = Difference(self._wanted, present, schema=self._schema, uri=context.uri)
             for rows in difference.to_write():
                 written += self._put(upserts(rows, schema=self._schema))
