@@ -18,9 +18,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from opentelemetry.sdk.trace import TracerProvider
-from opentelemetry.sdk.trace.export import SimpleSpanProcessor
-from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 import lancelsm
 from lancelsm.cli.service import COLLECTOR, Event, TableService, serve
@@ -120,6 +117,7 @@ def test_only_one_service_of_a_table_collects(tmp_path: Path) -> None:
     assert "collect" not in steps(events, table)
 
 
+@pytest.mark.rest
 def test_a_table_that_fails_leaves_the_others_running(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     good, bad = (make_table(tmp_path / name) for name in ("good", "bad"))
     (region,) = bad.list_regions()
@@ -226,7 +224,12 @@ def test_the_extra_is_named_if_it_is_missing(orders: Path, run: Run, monkeypatch
     assert "pip install 'lancelsm[serve]'" in done.err
 
 
+@pytest.mark.rest
 def test_steps_and_errors_are_spans(monkeypatch: pytest.MonkeyPatch) -> None:
+    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+    from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
     exporter, provider = InMemorySpanExporter(), TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(exporter))
     monkeypatch.setattr("opentelemetry.trace.get_tracer", provider.get_tracer)
@@ -252,6 +255,7 @@ def test_the_options_of_run_are_checked(orders: Path, run: Run) -> None:
     assert run("run", orders, orders.with_name("none")).code == 1
 
 
+@pytest.mark.rest
 def test_several_tables_are_run_once(tmp_path: Path, run: Run) -> None:
     tables = [make_table(tmp_path / name) for name in ("a", "b")]
     done = run("run", *(one.uri for one in tables), "--output", "json").document
@@ -262,6 +266,7 @@ def test_several_tables_are_run_once(tmp_path: Path, run: Run) -> None:
     assert run("run", *(one.uri for one in tables)).out.count("Flushed 0 generations") == 2
 
 
+@pytest.mark.rest
 def test_the_examples_of_deployments_show_valid_commands(run: Run) -> None:
     unit = (EXAMPLES / "lancelsm.service").read_text()
     (command,) = re.findall(r"^ExecStart=\S*/lancelsm (.*)$", unit, re.MULTILINE)

@@ -56,6 +56,7 @@ def report_of(orders: Path, run: Run) -> Page:
     return Page(text)
 
 
+@pytest.mark.rest
 def test_a_report_shows_levels_growth_merges_storage_and_pins(orders: Path, run: Run, as_json: Json) -> None:
     for part in range(2):
         rows = [{"id": 10 * part + key, "state": "new", "price": 1.0} for key in range(10)]
