@@ -44,6 +44,7 @@ from lancelsm.region import config as configs
 from lancelsm.region.catalog import regions
 from lancelsm.region.config import Config
 from lancelsm.region.handle import Ports, TableHandle, canonical
+from lancelsm.region.on_ports import on_ports
 from lancelsm.registry.open import default_registry
 from lancelsm.routing.spec import parse_regions
 from lancelsm.table import Table
@@ -102,13 +103,15 @@ class _Sum:
         return self
 
 
+@on_ports
 @checked
 def back_up(
+    ports: Ports,
+    /,
     table: Table | str | Path,
     to: str | Path,
     *,
     storage_options: Mapping[str, str] | None = None,
-    ports: Ports | None = None,
 ) -> Copied:
     """Copy every live row of a table to another location. The backup does not depend on the table afterwards.
 
@@ -124,13 +127,12 @@ def back_up(
     A crash at any line leaves no backup. Files that it leaves at `to` are ignored by the next backup to this location.
     """
     if not isinstance(table, Table):
-        table = open_at(table, storage_options=storage_options, ports=ports)
+        table = open_at.on(ports)(table, storage_options=storage_options)
     if table.at_snapshot is None:
-        name = f"backup-{(ports or Ports()).ids.nonce()[:8]}"
+        name = f"backup-{ports.ids.nonce()[:8]}"
         with table.holding_snapshot(name, _TTL) as held:
-            return back_up(held, to, storage_options=storage_options, ports=ports)
-    view, ports = table._pinned, ports or Ports()
-    return _copy(table._handle, view, table.scan(), to, storage_options=storage_options, ports=ports)
+            return back_up.on(ports)(held, to, storage_options=storage_options)
+    return _copy(table._handle, table._pinned, table.scan(), to, storage_options=storage_options, ports=ports)
 
 
 def back_up_live(handle: TableHandle, to: str, *, seconds: float, ports: Ports) -> Copied:
@@ -241,14 +243,16 @@ def _deleted(view: View, handle: TableHandle, sequence: Sequence[str]) -> Iterat
         yield marked.filter(marked[TOMBSTONE])
 
 
+@on_ports
 @checked
 def restore(
+    ports: Ports,
+    /,
     source: str | Path,
     uri: str | Path,
     *,
     registry: str | None = None,
     storage_options: Mapping[str, str] | None = None,
-    ports: Ports | None = None,
 ) -> Copied:
     """Create a new table from a backup. Its id, registry records and regions are new.
 
@@ -264,7 +268,7 @@ def restore(
 
     A crash at any line leaves no table at `uri`. The same call continues where it stopped.
     """
-    ports, location, source_uri = ports or Ports(), canonical(uri), canonical(source)
+    location, source_uri = canonical(uri), canonical(source)
     store = ports.store(location, storage_options)
     backup = read_backup(ports.store(source_uri, storage_options), uri=source_uri)
     check_free(store, uri=location, marker=RESTORED)

@@ -13,9 +13,11 @@ import pyarrow as pa
 import pytest
 
 import lancelsm
+from lancelsm import testing
 from lancelsm.errors import Invalid
 from lancelsm.read.ordering import in_order, parse_order
 from lancelsm.table import Table
+from tests.simulation.faults import FakeClock
 
 ROWS = [
     {"id": 1, "state": "new", "total": 2.5},
@@ -249,3 +251,32 @@ def test_reports_and_snapshots_are_shown_in_a_notebook(table: Table) -> None:
 def test_an_explanation_is_text_in_a_notebook(table: Table) -> None:
     shown = table.explain(where="id < 3")._repr_html_()
     assert (shown.startswith("<pre>"), shown.endswith("</pre>"), "<" in shown[5:-6]) == (True, True, False)
+
+
+def test_a_test_opens_tables_on_its_own_ports(tmp_path: Path) -> None:
+    clock = FakeClock()
+    ports = testing.Ports(clock=clock)
+    made = testing.create_on(ports, tmp_path / "t", ROWS, primary_key="id")
+    opened = testing.open_on(ports, made.uri, settings={"flush_rows": 7})
+
+    assert (made._handle.context.clock, opened._handle.context.clock) == (clock, clock)
+    assert opened.settings.flush_rows == 7
+    lancelsm.back_up.on(ports)(opened, tmp_path / "backup")
+    assert lancelsm.restore.on(ports)(tmp_path / "backup", tmp_path / "again").rows == 4
+    assert lancelsm.open(made.uri)._handle.context.clock is not clock
+
+
+def test_a_warning_names_the_line_that_opens_the_table(table: Table) -> None:
+    import lance
+
+    lance.dataset(table.uri).drop_columns(["total"])
+    with pytest.warns(lancelsm.LsmWarning) as found:
+        lancelsm.open(table.uri)
+    assert [one.filename for one in found] == [__file__]
+
+
+def test_a_wrong_argument_of_a_call_with_ports_names_itself(tmp_path: Path) -> None:
+    with pytest.raises(Invalid, match="owner is 7"):
+        lancelsm.open.on(testing.Ports())(tmp_path / "t", owner=7)
+    with pytest.raises(TypeError, match="uri"):
+        lancelsm.open()

@@ -33,14 +33,18 @@ from lancelsm.record.rowsum import row_setsum
 from lancelsm.record.schema import TableSchema, declare_primary_key, numbered
 from lancelsm.region import config as configs
 from lancelsm.region.handle import Ports, TableHandle, canonical, open_table
+from lancelsm.region.on_ports import on_ports
 from lancelsm.registry.open import default_registry
 from lancelsm.routing.spec import RegionSpec, parse_regions
 
 _TTL_SECONDS = 3600.0  # of the snapshot that is read; it is refreshed meanwhile
 
 
+@on_ports
 @checked
 def copy_table(
+    ports: Ports,
+    /,
     src: str | Path,
     dst: str | Path,
     *,
@@ -50,7 +54,6 @@ def copy_table(
     at: At | None = None,
     registry: str | None = None,
     storage_options: Mapping[str, str] | None = None,
-    ports: Ports | None = None,
 ) -> Copied:
     """Copy the live rows of a table to a new table. This is the way to another primary key.
 
@@ -81,7 +84,7 @@ def copy_table(
     A crash at any line leaves no table at `dst`. The same call continues if the rows of the source are still the same,
     else it is `Invalid`, with the remedy to drop what is there.
     """
-    ports, location = ports or Ports(), canonical(dst)
+    location = canonical(dst)
     source = open_table(src, storage_options=storage_options, ports=ports)
     store = ports.store(location, storage_options)
     with _source_view(source, at) as view, error_context(table=source.context.uri):

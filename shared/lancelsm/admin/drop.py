@@ -38,10 +38,12 @@ from lancelsm.region.handle import Ports, canonical, open_configured
 from lancelsm.region.lease import lease
 from lancelsm.region.lineage import TAG_PREFIX, CloneLineage, read_lineage
 from lancelsm.region.markers import REMEDY, decode_marker, read_marker
+from lancelsm.region.on_ports import on_ports
 
 
+@on_ports
 @checked
-def drop_table(uri: str | Path, *, storage_options: Mapping[str, str] | None = None, ports: Ports | None = None) -> int:
+def drop_table(ports: Ports, /, uri: str | Path, *, storage_options: Mapping[str, str] | None = None) -> int:
     """Delete a table with its rows, snapshots and cursors, or what a crash left of a table that was being created.
 
     Stop the writers of the table first: rows written later are lost, and their objects may remain permanently.
@@ -60,7 +62,7 @@ def drop_table(uri: str | Path, *, storage_options: Mapping[str, str] | None = N
     A crash at any line leaves a table that can be opened as before, or one that can't be opened and that the same call
     drops.
     """
-    ports, location = ports or Ports(), canonical(uri)
+    location = canonical(uri)
     store = ports.store(location, storage_options)
     table, kind = _find_table(store, location, storage_options)
     context = TableContext(

@@ -79,9 +79,8 @@ class Session:
         from lancelsm.history.at import at_of_text
 
         chosen = None if at is None else at_of_text(at)
-        return lancelsm.open(
-            uri, at=chosen, settings=self.settings, storage_options=self.storage_options, ports=self.ports
-        )
+        open_table = lancelsm.open.on(self.ports)
+        return open_table(uri, at=chosen, settings=self.settings, storage_options=self.storage_options)
 
     def log(self, uri: str) -> LogWriter:
         """Open a table for writing only. Raises the same errors as `open_log`."""

@@ -126,7 +126,7 @@ def backup(
 
     table = session.open(uri, at=at)
     with session.working(f"Backing up {uri}"):
-        copied = back_up(table, to, storage_options=session.storage_options, ports=session.ports)
+        copied = back_up.on(session.ports)(table, to, storage_options=session.storage_options)
     _show_copied(session, "Backed up", copied)
 
 
@@ -161,8 +161,8 @@ def restore(
     from lancelsm.backup import restore as restore_table
 
     with session.working(f"Restoring {uri}"):
-        copied = restore_table(
-            source, uri, registry=registry, storage_options=session.storage_options, ports=session.ports
+        copied = restore_table.on(session.ports)(
+            source, uri, registry=registry, storage_options=session.storage_options
         )
     _show_copied(session, "Restored", copied)
 
@@ -273,7 +273,7 @@ def drop(
             raise typer.BadParameter("needed to delete the table permanently", param_hint="--yes")
         typer.confirm(f"Delete {uri} with all its rows permanently?", abort=True, err=True)
     with session.working(f"Dropping {uri}"):
-        deleted = drop_table(uri, storage_options=session.storage_options, ports=session.ports)
+        deleted = drop_table.on(session.ports)(uri, storage_options=session.storage_options)
     location = canonical(uri)
     session.show(
         {"dropped": location, "deleted": deleted}, lambda: f"Dropped {location}: {counted(deleted, 'object')} deleted"

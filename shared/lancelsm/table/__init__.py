@@ -17,6 +17,7 @@ from lancelsm.history.at import At
 from lancelsm.read.problems import warn_of_problems
 from lancelsm.read.status import read_status
 from lancelsm.region.handle import DEFAULT_OWNER, Ports, open_with_base
+from lancelsm.region.on_ports import on_ports
 from lancelsm.table.administration import TableAdministration
 from lancelsm.table.columns import TableColumns
 from lancelsm.table.history import TableHistory
@@ -50,8 +51,11 @@ class Table(TableWrites, TableReads, TableColumns, TableMaintenance, TableHistor
             return f"{text}<br>{escape(error.kind)}: {escape(str(error))}"
 
 
+@on_ports
 @checked
 def create(
+    ports: Ports,
+    /,
     uri: str | Path,
     data_or_schema: ArrowLike | pa.Schema,
     *,
@@ -64,7 +68,6 @@ def create(
     ttl: str | None = None,
     storage_options: Mapping[str, str] | None = None,
     exist_ok: bool = False,
-    ports: Ports | None = None,
 ) -> Table:
     """Create a table at a path or URL and open it. Rows, if given, become version 1 of its base.
 
@@ -108,21 +111,23 @@ def create(
             indexes=indexes,
             ttl=ttl,
             storage_options=storage_options,
-            ports=ports or Ports(),
+            ports=ports,
             exist_ok=exist_ok,
         )
     )
 
 
+@on_ports
 @checked
 def open(  # noqa: A001 - read as lancelsm.open
+    ports: Ports,
+    /,
     uri: str | Path,
     *,
     settings: Mapping[str, object] | None = None,
     storage_options: Mapping[str, str] | None = None,
     owner: str | None = None,
     at: At | None = None,
-    ports: Ports | None = None,
 ) -> Table:
     """Open a table at a path or URL.
 
@@ -141,11 +146,11 @@ def open(  # noqa: A001 - read as lancelsm.open
 
     If another tool changed the table, `open` emits one `LsmWarning`; `Table.status` has the same in `problems`.
     """
-    handle, base = open_with_base(uri, settings=settings, storage_options=storage_options, ports=ports or Ports())
+    handle, base = open_with_base(uri, settings=settings, storage_options=storage_options, ports=ports)
     table = Table(handle, owner=owner)
     if at is not None:
         return table.at(at)
-    warn_of_problems(handle, base=base, commits=True, stacklevel=3)
+    warn_of_problems(handle, base=base, commits=True, stacklevel=4)
     return table
 
 
