@@ -70,7 +70,7 @@ def claimed_without_an_answer(_: Path) -> None:
 
 def created_after_a_crash(_: Path) -> None:
     """A creator crashes at any call. A region that accepts rows is in the catalog for readers."""
-    for at in range(9):
+    for at in range(12):
         environment = Environment(with_region=False)
         environment.plan = FaultPlan.at(at, CRASH_BEFORE)
         raised(lambda environment=environment: environment.create("creator"))  # type: ignore[misc]
@@ -199,7 +199,7 @@ GUARDS: dict[str, tuple[list[Edit], Scenario]] = {
     ),
     # Creation
     "a region is in the catalog before it has a head": (
-        [moved("region is in the catalog before it has a head", by=3)],
+        [moved("region is in the catalog before it has a head", by=4)],
         created_after_a_crash,
     ),
     "a region's first manifest is published before it has a head": (
