@@ -291,18 +291,29 @@ def test_dead_letters_of_a_sealed_region_stay():
         assert (done.verdict, "sealed" in done.reason) == (Verdict.LEFT, True)
 
 
-def test_dead_letters_of_an_earlier_region_spec_stay_and_name_their_region():
+@pytest.mark.parametrize("dry", [True, False])
+@pytest.mark.parametrize("newer", ["", "old", "new"])
+def test_rows_of_a_region_before_a_reshard_go_to_the_new_region_of_their_key(newer, dry):
     deployment = Deployment(buckets=1)
-    add_dead_letter(deployment, (7, None))
+    add_dead_letter(deployment, (7, None), (8, None))
     region = deployment.region(7)
     make_valid(deployment)
+    if newer == "old":
+        write(deployment, 7, 5)
     deployment.reshard(3)
-    deployment.deliver(tables=deployment.container("new", faulty=False))
+    deployment.resharded()
+    if newer == "new":
+        write(deployment, 7, 5)
 
-    (done,) = redrive_after_a_minute(deployment)
+    (done,) = redrive_after_a_minute(deployment, dry=dry)
 
-    assert (done.verdict, done.region) == (Verdict.LEFT, region.id)
-    assert "no longer has this region" in done.reason
+    assert (done.verdict, done.region, done.rows) == (Verdict.APPENDED, region.id, 1 if newer else 2)
+    if not dry:
+        new = [one for one in deployment.regions() if one.number > 1]
+        rows = [row for one in new for entry in deployment.entries(one) for row in entry]
+        found = {key: [value for k, value in rows if k == key] for key in (7, 8)}
+        assert found[8] == [99]
+        assert found[7] == {"": [99], "old": [], "new": [5]}[newer]
 
 
 def test_a_dead_letter_stays_if_the_log_behind_it_was_collected():

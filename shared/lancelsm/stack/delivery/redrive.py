@@ -9,7 +9,7 @@ Model: tests/model/redelivery.py.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import partial
 
@@ -21,9 +21,11 @@ from lancelsm.region.catalog import Region, check_takes_plain_writes, check_writ
 from lancelsm.region.handle import TableHandle, WriteTarget
 from lancelsm.region.head import Head
 from lancelsm.stack.delivery.message import unpacked
+from lancelsm.stack.delivery.moved import old_region
 from lancelsm.stack.delivery.newer_rows import NewerRows
 from lancelsm.stack.delivery.quarantine import DeadLetter, describe_dead_letter, read_dead_letter
 from lancelsm.stack.delivery.queue import Delivery, Queue
+from lancelsm.stack.delivery.redrive_moved import MovedAttempt
 from lancelsm.stack.delivery.validation import partition_valid
 from lancelsm.wal.entry import Draft, draft
 from lancelsm.wal.region_writer import RegionWriter
@@ -112,14 +114,24 @@ def _redrive_one(one: Delivery, openers: Openers, *, dry: bool) -> Redriven:
     explained = partial(explained, table=dead_letter.message.table, region=dead_letter.message.region)
 
     try:
-        target = openers.table(dead_letter.message.table).target()
-        attempt = _Attempt(dead_letter, target, _rows(dead_letter, target, openers))
+        attempt = _attempt(dead_letter, openers)
         rows = attempt.count() if dry else attempt.append()
     except LsmError as error:
         return explained(Verdict.LEFT, 0, ". ".join(filter(None, (error.message, error.remedy))))
     if not rows:
         return explained(Verdict.SUPERSEDED, 0, "newer rows exist for all its keys")
     return explained(Verdict.APPENDED, rows, "newer rows exist for its other keys" if rows < attempt.row_count else "")
+
+
+def _attempt(dead_letter: DeadLetter, openers: Openers) -> _Attempt | MovedAttempt:
+    """Begin to redrive a dead letter. Raises the same errors as `_rows`."""
+    handle = openers.table(dead_letter.message.table)
+    target, old = handle.target(), old_region(dead_letter.message, handle)
+    spec = None if old is None else handle.config.regions_of(old.number)
+    if old is None or spec is None:
+        return _Attempt(dead_letter, target, _rows(dead_letter, target, openers))
+    rows = _rows(dead_letter, replace(target, regions=spec), openers)
+    return MovedAttempt(dead_letter, old, target, rows)
 
 
 def _rows(dead_letter: DeadLetter, target: WriteTarget, openers: Openers) -> pa.Table:
