@@ -17,11 +17,12 @@ from lancelsm.admin.clone import clone_snapshot
 from lancelsm.admin.rebuild import rebuild
 from lancelsm.dataset.base_table import open_base
 from lancelsm.dataset.column_changes import first_unused_id
-from lancelsm.errors import Corrupt, Invalid, LsmWarning, Unavailable
+from lancelsm.errors import Contended, Corrupt, Invalid, LsmWarning, Unavailable
 from lancelsm.region.catalog import Region
+from lancelsm.spark.write_rows import WriteJob, check_columns, with_regions, write_sorted
 from lancelsm.table import Table
 from tests.unit.schema_scenarios import configured, interrupted
-from tests.unit.tables import create, levels, row, rows_of
+from tests.unit.tables import by_key, create, levels, row, rows_of
 
 Rows = dict[int, dict[str, Any]]
 KINDS = pa.schema(
@@ -449,8 +450,8 @@ def test_objects_that_were_open_before_maintain_copy_and_rebuild_the_table(tmp_p
         assert rows_of(one) == expected
     assert rows_of(copies["before"]) == [{**row(key), "z": 9} for key in range(6)]
     assert rows_of(copies["after"]) == [{**found, "z": 9} for found in expected]
-    with pytest.raises(Invalid, match="the table had other columns then"):
-        held[2].restore("before")
+    held[2].restore("before")
+    assert rows_of(table) == [{"id": key, "w": "a", "c": 3} for key in range(6)]
     held[2].restore("after")
     assert rows_of(table) == expected
 
@@ -498,9 +499,54 @@ def test_rows_of_every_level_are_searched_under_the_new_columns(tmp_path: Path, 
 
     assert near["id"].to_pylist() == [0, 1, 2, 3, 9]
     assert near["c"].to_pylist() == ["d"] * 4 + ["x"]
-    assert dict(zip(found["id"].to_pylist(), found["n"].to_pylist(), strict=True)) == {
-        **{key: key for key in range(4)},
-        9: 1 << 40,
-    }
+    assert by_key(found.rename_columns({"n": "v"})) == {0: 0, 1: 1, 2: 2, 3: 3, 9: 1 << 40}
     with pytest.raises(Invalid, match="it has the index 't_idx'"):
         table.rename_column("t", "u")
+
+
+def test_a_base_that_was_restored_to_older_columns_is_named_and_not_taken_up(tmp_path: Path) -> None:
+    table = create(tmp_path, [row(1)])
+    table.add_column("c", "string", default="d")
+    table.upsert([{**row(2), "c": "x"}])
+    newest = lance.dataset(table.uri).version
+    lance.dataset(table.uri, version=2).restore()
+    restored = "it restored version 1 of the columns, and the table has version 2"
+    for call in (table.merge, table.sync_schema):
+        with pytest.raises(Invalid, match=restored) as error:
+            call()
+        assert f"version={newest}" in error.value.remedy
+    lance.dataset(table.uri, version=newest).restore()
+    table.merge(engine="inprocess")
+    assert rows_of(table) == [{**row(1), "c": "d"}, {**row(2), "c": "x"}]
+
+
+def test_a_condition_may_name_a_column_that_an_open_object_does_not_know_yet(tmp_path: Path) -> None:
+    table = create(tmp_path, [row(1), row(2)])
+    held = [lancelsm.open(table.uri) for _ in range(3)]
+    table.add_column("c", "int64", default=1)
+    held[0].update(where="c = 1 AND id = 1", set={"c": "c + 1"})
+    held[1].delete(where="c = 2")
+    held[2].upsert([{"id": 2, "c": 5}], partial=True)
+    assert rows_of(table) == [{**row(2), "c": 5}]
+    with pytest.raises(Invalid, match="unknown"):
+        held[0].update(where="unknown = 1", set={"c": "2"})
+
+
+def test_change_events_and_tasks_of_spark_may_leave_out_an_added_column(tmp_path: Path) -> None:
+    table = create(tmp_path, regions="bucket(id, 2)")
+    held = lancelsm.open(table.uri)
+    held.apply_changes([row(1)], source="s", offset=1)
+    job = WriteJob(uri=table.uri, op="upsert", producer="spark:job", batch=0, alone=False, rows_per_entry=9)
+    planned = list(with_regions(pa.table({"id": [5], "v": ["a"]}).to_batches(), job))
+    table.add_column("c", "string", default="d")
+    table.add_column("e", "int8")
+    table.upsert([{**row(3), "c": "x", "e": 1}])
+
+    assert check_columns(["id", "v"], table._handle, op="upsert") == ["id", "v"]
+    list(write_sorted(planned, job))
+    with pytest.raises(Contended):
+        held.apply_changes([row(3), row(1), {**row(2), "c": None}], source="s", offset=2)
+    held.apply_changes([row(3), row(1), {**row(2), "c": None}], source="s", offset=2)
+    held.apply_changes([{"id": 4, "v": "b"}], source="s", offset=3, except_column_list=["e"])
+
+    assert {found["id"]: found["c"] for found in rows_of(table)} == {1: "d", 2: None, 3: "d", 4: "d", 5: "d"}

@@ -44,7 +44,8 @@ def sync_columns(handle: TableHandle) -> tuple[TableHandle, list[SchemaChange]]:
             wrong = drift(base, handle.config)
             if wrong is None:
                 return _finished(handle, base), []
-            if not isinstance(wrong, Drifted) or base.mem_wal_index() is None:
+            is_older = base.schema.version < handle.config.schema.version  # it was restored: rows would lose values
+            if not isinstance(wrong, Drifted) or base.mem_wal_index() is None or is_older:
                 raise wrong
             changes = _changes(handle, base)
             if not changes:  # it is not the columns that differ

@@ -102,6 +102,7 @@ def check_columns(given: Sequence[str], handle: TableHandle, *, op: str) -> list
     schema = handle.config.schema
     wanted = list(schema.primary_key) if op == "delete" else schema.names
     with error_context(table=handle.context.uri):
+        wanted = [name for name in wanted if name in given or name not in schema.optional]
         if missing := [name for name in wanted if name not in given]:
             raise Invalid(f"column {missing[0]!r} is missing", remedy=f"Give {', '.join(wanted)}", field=missing[0])
         optional = [OPERATION] if op == "apply" and OPERATION in given else []
@@ -322,7 +323,8 @@ def _stored(part: pa.Table, op: Op, schema: TableSchema) -> pa.Table:
 
 def _columns(part: pa.Table, names: Sequence[str], schema: TableSchema) -> pa.Table:
     kinds = {field.name: field.type for field in schema.columns}
-    return pa.table({name: _fitting(part.column(name), kinds.get(name)) for name in names})
+    given = [name for name in names if name in part.column_names]  # a column may have been added since the job began
+    return pa.table({name: _fitting(part.column(name), kinds.get(name)) for name in given})
 
 
 def _once(

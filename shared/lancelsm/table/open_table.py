@@ -204,6 +204,9 @@ class OpenTable:
                 return work()
             except NewerSchema:
                 self._learn_columns(from_base=True)
+            except Invalid as error:  # it may name a column that this object does not know yet
+                if "regions_done" in error.where or not self._learn_columns():
+                    raise
         return work()
 
     def _converted(self, data: Any, convert: Callable[[Any, TableSchema], T]) -> tuple[T, TableSchema]:

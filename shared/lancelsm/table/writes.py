@@ -283,7 +283,10 @@ class TableWrites(OpenTable):
         self._check_writable()
         with error_context(table=self.uri):
             context = self._context
-            self._learn_from_heads()
+            if on_bad_row == "fail":
+                self._learn_from_heads()
+            else:  # an event that fits the columns of now is not left out
+                self._learn_columns()
             self._sequence = self._sequence or newest_sequence(context.objects, self.config, uri=self.uri)
             request = request_of(
                 self._schema,
@@ -320,6 +323,11 @@ class TableWrites(OpenTable):
             except NewerSchema:  # events may be readable only once, so the caller gives them again
                 self._learn_columns(from_base=True)
                 raise
+            except Invalid as error:
+                if not self._learn_columns():
+                    raise
+                what = f"the columns of the table have changed, and an event did not fit the old ones: {error.message}"
+                raise NewerSchema(what, remedy="Call it again with the same events") from error
 
     @checked
     def source_offset(self, source: str) -> int | None:

@@ -21,7 +21,8 @@ class RowChange:
         values: by column; a delete has at least the key columns and those of the sequence.
         unchanged: columns that the event lacks: they keep the values of the stored row.
         needed: those of them that need a stored row; the others are null without one.
-        missing: a column of the table that the event does not have; only a delete may lack it.
+        missing: a column of the table that the event does not have; only a delete may lack it. It may leave out
+            columns that were added to the table: they have their defaults.
     """
 
     event: int
@@ -79,7 +80,8 @@ class Selection:
                     field=name,
                 )
         keeps = self.kept | unchanged
-        missing = next((name for name in self.kinds if name not in values and name not in keeps), None)
+        given = {*values, *keeps, *self.schema.optional}
+        missing = next((name for name in self.kinds if name not in given), None)
         if self.ignore_null_updates:
             keeps |= {name for name in self.kinds if name not in self.schema.primary_key and values.get(name) is None}
         taken = {name: values[name] for name in self.kinds if name in values and name not in keeps}

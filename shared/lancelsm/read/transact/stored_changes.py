@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 from lancelsm.errors import Invalid
 from lancelsm.read.transact.change_event import RowChange, Selection
 from lancelsm.record.casts import attempt
+from lancelsm.record.schema import TableSchema
 from lancelsm.record.values import column, json_column
 
 if TYPE_CHECKING:
@@ -72,6 +73,8 @@ def _rows(changes: Sequence[RowChange], selection: Selection, convert: Callable[
         values = [change.values.get(field.name) for change in changes]
         needed = field.name in schema.primary_key or field.name in selection.sequence
         array = convert(values, field.with_nullable(not needed))
+        if field.name in schema.optional:
+            array = _with_default(array, changes, field, schema)
         if field.name in selection.sequence and pa.types.is_floating(field.type) and pc.any(pc.is_nan(array)).as_py():
             raise Invalid(f"column {field.name!r} orders events, so it takes no NaN", field=field.name)
         if not field.nullable and not needed:
@@ -79,6 +82,16 @@ def _rows(changes: Sequence[RowChange], selection: Selection, convert: Callable[
         arrays.append(array)
     arrays.append(pa.array([change.delete for change in changes], pa.bool_()))
     return pa.Table.from_arrays(arrays, schema=schema.stored)
+
+
+def _with_default(array: pa.Array, changes: Sequence[RowChange], field: pa.Field, schema: TableSchema) -> pa.Array:
+    """Return the values of a column that was added; its default where an upsert leaves it out."""
+    left_out = [
+        not change.delete and field.name not in change.values and field.name not in change.unchanged
+        for change in changes
+    ]
+    both = pa.concat_arrays([array, schema.left_out(field, 1)])
+    return both.take(pa.array([len(array) if out else at for at, out in enumerate(left_out)], pa.int64()))
 
 
 def _check_not_null(changes: Sequence[RowChange], name: str, array: pa.Array) -> None:
