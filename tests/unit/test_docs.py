@@ -215,8 +215,9 @@ def test_the_design_has_every_section_that_the_code_cites() -> None:
 
 
 @pytest.mark.rest
-def test_the_example_of_time_prints_the_output_on_the_page() -> None:
-    blocks = FENCE.findall((ROOT / "docs" / "time.md").read_text())
+@pytest.mark.parametrize("page", ["time.md", "python.md"])
+def test_the_example_of_a_page_prints_the_output_on_it(page: str) -> None:
+    blocks = FENCE.findall((ROOT / "docs" / page).read_text())
     (example,) = (text for language, text in blocks if language == "python")
     done = subprocess.run([sys.executable, "-c", example], capture_output=True, text=True, check=False)
 

@@ -9,6 +9,7 @@ import os
 from functools import cache
 from typing import Any
 
+from lancelsm.common.extras import needing
 from lancelsm.errors import Invalid, Unavailable
 
 _REFUSALS = ("AccessDenied", "NotFound", "DoesNotExist", "NoSuch", "Invalid", "Validation", "NoCredentials")
@@ -72,9 +73,8 @@ def translated(error: Exception, *, doing: str, **where: str) -> Invalid | Unava
 @cache
 def session() -> Any:
     """Return the boto3 session of this process; raise `Invalid` if boto3 is not installed."""
-    try:
+    with needing("boto3", extra="aws"):
         import boto3
-    except ModuleNotFoundError as error:
-        raise Invalid("boto3 is not installed", remedy="pip install 'lancelsm[aws]'") from error
+
     # Lambda sets this variable, and obstore and Lance read the region from it; boto3 does not.
     return boto3.Session(region_name=os.environ.get("AWS_REGION") or None)  # noqa: TID251

@@ -14,9 +14,10 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from lancelsm.common.extras import needing
 from lancelsm.compaction.java import java_home
 from lancelsm.compaction.runner import Item, Result
-from lancelsm.errors import Invalid, LsmError, Unavailable
+from lancelsm.errors import LsmError, Unavailable
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -45,10 +46,9 @@ class Spark:
         Raises:
             Invalid: pyspark or a suitable Java is missing.
         """
-        try:
+        with needing("pyspark", extra="spark"):
             from pyspark.sql import SparkSession
-        except ModuleNotFoundError as cause:
-            raise Invalid("pyspark is not installed", remedy="pip install 'lancelsm[spark]'") from cause
+
         session = SparkSession.getActiveSession()
         if session is None:
             # Spark's launcher reads these from the environment only. Workers need the same Python to read the pickles.

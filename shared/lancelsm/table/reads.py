@@ -254,7 +254,7 @@ class TableReads(OpenTable):
         if staleness is None:
             return self._read_with_retry(read, own.existing)
         # A kept listing or the region snapshot has the regions, so no catalog is listed.
-        return self._read_with_retry(read, self.regions, select=own.select, max_staleness=staleness)
+        return self._read_with_retry(read, self.list_regions, select=own.select, max_staleness=staleness)
 
     @checked
     def search(
@@ -380,7 +380,7 @@ class TableReads(OpenTable):
         given |= {"consistency": consistency, "max_staleness": max_staleness}
         trace = ReadTrace(self._context.clock)
         rows = self._traced(trace)._rows_read(read, given)
-        listed = self.regions()
+        listed = self.list_regions()
         return trace.explanation(
             rows=rows,
             skipped_regions=skipped_regions(
@@ -416,7 +416,7 @@ class TableReads(OpenTable):
         return self._read_with_retry(
             lambda view: take_lance_snapshot(view, index=index, objects=self._context.objects),
             # An index may not cover merged generations of a retired region.
-            lambda: [replace(one, retired=None) for one in self.regions()],
+            lambda: [replace(one, retired=None) for one in self.list_regions()],
             select=list,
         )
 

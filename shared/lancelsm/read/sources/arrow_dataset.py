@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset
 
+from lancelsm.common.extras import needing
 from lancelsm.errors import Invalid
 from lancelsm.read.result import Rows
 from lancelsm.read.sources.arrow_filters import pushed
@@ -214,10 +215,9 @@ def duckdb_relation(table: Scannable, connection: Any = None) -> Any:
     Raises:
         Invalid: duckdb is not installed.
     """
-    try:
+    with needing("duckdb"):
         import duckdb
-    except ModuleNotFoundError as error:
-        raise Invalid("duckdb is not installed", remedy="pip install 'lancelsm[duckdb]'") from error
+
     return (connection or duckdb).from_arrow(ArrowDataset(table))
 
 
@@ -227,8 +227,7 @@ def datafusion_table(table: Scannable) -> Any:
     Raises:
         Invalid: datafusion is not installed.
     """
-    try:
+    with needing("datafusion"):
         import datafusion
-    except ModuleNotFoundError as error:
-        raise Invalid("datafusion is not installed", remedy="pip install 'lancelsm[datafusion]'") from error
+
     return datafusion.Table(ArrowDataset(table))

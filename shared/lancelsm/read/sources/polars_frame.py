@@ -13,7 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from lancelsm.errors import Invalid
+from lancelsm.common.extras import needing
 from lancelsm.read.sources.arrow_dataset import Scannable, plain_schema
 from lancelsm.read.sources.arrow_filters import in_range, is_deep, text_literal
 
@@ -27,11 +27,10 @@ def polars_frame(table: Scannable) -> Any:
     Raises:
         Invalid: polars is not installed.
     """
-    try:
+    with needing("polars"):
         import polars
         from polars.io.plugins import register_io_source
-    except ModuleNotFoundError as error:
-        raise Invalid("polars is not installed", remedy="pip install 'lancelsm[polars]'") from error
+
     schema = plain_schema(table)
 
     def read(
