@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -316,3 +317,26 @@ def test_an_event_that_an_old_region_has_is_not_applied_again(tmp_path: Path) ->
         assert one.apply_changes(events, source="s", offset=[1, 2]).skipped == 2
     assert held.apply_changes([{"id": 2, "v": 3}], source="s", offset=3).written == 1
     assert (_values(table)[1], _values(table)[2]) == (9, 3)
+
+
+@pytest.mark.parametrize("options", [{"exclusive": True}, {"pipeline_depth": 4}], ids=["exclusive", "pipelined"])
+def test_a_writer_with_regions_of_its_own_goes_on_after_a_reshard(tmp_path: Path, options: dict[str, Any]) -> None:
+    table = _create(tmp_path)
+    held = lancelsm.open(table.uri)
+    group = held.writer(**options)
+    with suppress(Contended), group:  # a writer raises the first error of its entries at its end
+        for key in range(10):
+            group.upsert({"id": key, "v": 1})
+        table.reshard("bucket(id, 3)")
+        for key in range(5):
+            try:
+                group.upsert({"id": key, "v": 2})
+            except Contended:  # once in each old region, if several entries may be in flight
+                assert "pipeline_depth" in options
+                group.upsert({"id": key, "v": 2})
+        futures = [group.submit({"id": key, "v": 3}) for key in range(3, 8)]
+    assert all(future.result().rows == 1 for future in futures)
+
+    assert _values(table) == {key: 2 if key < 3 else 3 if key < 8 else 1 for key in range(10)}
+    _upsert(table, range(10), 4)  # the regions are given back
+    assert _values(held) == dict.fromkeys(range(10), 4)
