@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from pyarrow import csv as arrow_csv
 
+import lancelsm
 from tests.cli.console import COMMAND, ORDERS, Json, Run
 
 HEADER, *ROWS = ['"id","state","price"', '1,"new",1.5', '2,"paid",', '3,"żółć ✓",2.5']
@@ -31,6 +32,13 @@ def test_rows_as_csv_are_what_write_reads(orders: Path, run: Run, as_json: Json)
     copy.write_text(done.out)
     assert sorted(arrow_csv.read_csv(copy).to_pylist(), key=str) == sorted(ORDERS.to_pylist(), key=str)
     assert as_json("write", orders, copy)["rows"] == 3
+
+
+def test_bytes_that_csv_lacks_are_invalid(tmp_path: Path, run: Run) -> None:
+    lancelsm.create(tmp_path / "t", [{"id": 1, "b": b"\xff"}], primary_key="id")
+    done = run("scan", tmp_path / "t", "--output", "csv")
+
+    assert (done.code, done.err.startswith("Invalid: the rows can't be written as CSV")) == (1, True)
 
 
 def test_no_rows_as_csv_are_a_header(orders: Path, run: Run) -> None:
@@ -113,6 +121,8 @@ def test_a_profile_has_values_for_the_shared_options(
     run("config", "set", orders, "flush_rows=5")
     assert flush_rows() == {"name": "flush_rows", "value": 5, "source": "table"}
     assert flush_rows("--profile", "prod") == {"name": "flush_rows", "value": 7, "source": "profile"}
+    monkeypatch.setenv("LANCELSM_PROFILE", "")
+    assert flush_rows()["source"] == "table"
     monkeypatch.setenv("LANCELSM_PROFILE", "prod")
     assert flush_rows()["source"] == "profile"
     monkeypatch.setenv("LANCELSM_FLUSH_ROWS", "9")
@@ -143,6 +153,13 @@ def test_a_wrong_configuration_file_is_invalid(
 
     assert (done.code, done.out) == (1, "")
     assert message in done.err
+
+
+def test_empty_variables_are_as_absent_ones(orders: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("LANCELSM_PROFILE", "LANCELSM_CONFIG", "LANCELSM_OUTPUT"):
+        monkeypatch.setenv(name, "")
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(orders.parent))
+    assert run("scan", orders, "--count").out == "3\n"
 
 
 def test_an_unknown_setting_is_not_shown(orders: Path, run: Run) -> None:

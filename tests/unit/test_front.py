@@ -88,6 +88,24 @@ def test_a_column_whose_type_has_no_order_is_invalid() -> None:
     assert parse_order("a desc", schema).keys == (("a desc", "ascending"),)
 
 
+def test_nan_and_null_come_last_and_dictionaries_are_sorted_by_value() -> None:
+    rows = pa.table(
+        {
+            "f": pa.array([float("nan"), 1.0, None, 2.0]),
+            "kind.of": pa.array(["b", "a", None, "c"]).dictionary_encode(),
+            "at": [0, 1, 2, 3],
+        }
+    )
+
+    def order(text: str) -> list[int]:
+        return list(
+            in_order(rows.to_reader(), parse_order([text], rows.schema), limit=None).read_all()["at"].to_pylist()
+        )
+
+    assert (order("f"), order("f desc")) == ([1, 3, 0, 2], [3, 1, 0, 2])
+    assert (order("kind.of"), order("kind.of desc")) == ([1, 0, 3, 2], [3, 0, 1, 2])
+
+
 def test_a_limit_bounds_the_rows_in_memory() -> None:
     schema = pa.schema([("n", pa.int64())])
     alive: list[int] = []

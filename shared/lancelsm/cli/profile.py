@@ -53,7 +53,7 @@ def load_profile(name: str | None, environment: Mapping[str, str] = os.environ) 
         Invalid: the file can't be read, has no such profile, or has an unknown key or a value of a wrong type.
         typer.BadParameter: LANCELSM_OUTPUT is not a format.
     """
-    wanted = name or environment.get("LANCELSM_PROFILE")
+    wanted = name or environment.get("LANCELSM_PROFILE") or None
     file = _location(environment)
     profile = _read(file, wanted or _DEFAULT, is_required=wanted is not None, environment=environment)
     if text := environment.get("LANCELSM_OUTPUT"):
@@ -75,7 +75,7 @@ def _read(file: Path, name: str, *, is_required: bool, environment: Mapping[str,
         content = file.read_bytes()
     except OSError as error:
         is_absent = isinstance(error, FileNotFoundError | NotADirectoryError)
-        if is_absent and not is_required and "LANCELSM_CONFIG" not in environment:
+        if is_absent and not is_required and not environment.get("LANCELSM_CONFIG"):
             return Profile()
         raise Invalid(
             f"the configuration file can't be read: {error.strerror}",

@@ -51,9 +51,11 @@ class Event:
         }
 
     def line(self) -> str:
+        begin = f"{_iso(self.time)} {self.table} {self.step}"
+        if self.error:
+            return f"{begin} {self.error}: {self.facts['message']}. {self.facts['remedy']}"
         facts = " ".join(f"{name}={value}" for name, value in self.facts.items())
-        failed = f" {self.error}:" if self.error else ""
-        return f"{_iso(self.time)} {self.table} {self.step}{failed} {facts} seconds={self.seconds:.1f}"
+        return f"{begin} {facts} seconds={self.seconds:.1f}"
 
 
 class TableService:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from lancelsm.common.shown import did_you_mean, shown
 from lancelsm.errors import Invalid
@@ -25,8 +26,12 @@ class Order:
     def columns(self) -> list[str]:
         return [name for name, _ in self.keys]
 
-    def sorted(self, rows: pa.Table) -> pa.Table:
-        return rows.sort_by(list(self.keys))
+    def sorted(self, rows: pa.Table, *, limit: int | None = None) -> pa.Table:
+        """Return the rows in this order, at most `limit`."""
+        # By number, since Arrow takes some names for paths.
+        keys = pa.table({str(at): _sortable(rows.column(name)) for at, name in enumerate(self.columns)})
+        directions = [(str(at), direction) for at, (_, direction) in enumerate(self.keys)]
+        return rows.take(pc.sort_indices(keys, sort_keys=directions)[:limit])
 
 
 def parse_order(order_by: str | Sequence[str], schema: pa.Schema) -> Order:
@@ -71,14 +76,19 @@ def in_order(stream: pa.RecordBatchReader, order: Order, *, limit: int | None) -
 
 
 def _best(best: pa.Table, more: list[pa.RecordBatch], order: Order, limit: int) -> pa.Table:
-    found = pa.concat_tables([best, pa.Table.from_batches(more, best.schema)])
-    # A copy, so that the rows which are left out can be freed.
-    return order.sorted(found).slice(0, limit).take(pa.array(range(min(limit, found.num_rows)), pa.int64()))
+    return order.sorted(pa.concat_tables([best, pa.Table.from_batches(more, best.schema)]), limit=limit)
+
+
+def _sortable(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Return the values of a dictionary column, which Arrow does not sort; other columns as they are."""
+    return column.cast(column.type.value_type) if pa.types.is_dictionary(column.type) else column
 
 
 def _check_sortable(name: str, kind: pa.DataType) -> None:
     try:
-        pa.table({"value": pa.nulls(1, kind)}).sort_by("value")
+        pc.sort_indices(
+            pa.table({"0": _sortable(pa.chunked_array([pa.nulls(1, kind)]))}), sort_keys=[("0", "ascending")]
+        )
     except pa.ArrowException as error:
         raise Invalid(
             f"rows can't be sorted by column {name!r} of type {kind}", remedy="Sort by other columns", field="order_by"

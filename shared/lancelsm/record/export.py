@@ -150,7 +150,11 @@ def csv_parts(schema: pa.Schema, batches: Batches, *, header: bool = True) -> It
     _check_flat(schema)
     for number, batch in enumerate(chain([pa.RecordBatch.from_pylist([], schema)], _with_short_years(batches))):
         sink = io.BytesIO()
-        csv.write_csv(batch, sink, csv.WriteOptions(include_header=header and number == 0))
+        try:
+            csv.write_csv(batch, sink, csv.WriteOptions(include_header=header and number == 0))
+        except pa.ArrowException as error:  # such as bytes that are not UTF-8
+            remedy = "Write JSON lines, Parquet or Arrow, or leave the column out"
+            raise Invalid(f"the rows can't be written as CSV: {error}", remedy=remedy) from error
         yield sink.getvalue().decode("utf-8")
 
 

@@ -53,7 +53,8 @@ class TableReads(OpenTable):
             where: an SQL condition over the table's columns, in Lance's dialect: text in single quotes, and backticks
                 around a column name that is not a plain word.
             limit: return at most this many rows.
-            order_by: sort by these columns, such as `total desc, id`; by default there is no order. Null comes last.
+            order_by: sort by these columns, such as `total desc, id`; by default there is no order. NaN and null come
+                last.
                 Every matching row is read; without `limit`, all of them are in memory.
             consistency: with `eventual` the rows may be up to `max_staleness` seconds old. The read then uses what
                 this object has read before, without asking whether anything has changed.
