@@ -58,7 +58,7 @@ def _back_up_next(body: str, call: FunctionCall) -> Document:
         call.telemetry.log("unchanged since its last backup", table=done.uri, backup=done.at)
         return {"table": done.uri, "backup": done.at, "unchanged": True}
     call.telemetry.measure("rows_backed_up", done.rows, table=done.uri)
-    call.telemetry.log("backed up", table=done.uri, backup=done.at, rows=done.rows)
+    call.telemetry.log("backed up", table=done.uri, backup=done.at, rows=done.rows, noted=done.noted)
     return {"table": done.uri, "backup": done.at, "rows": done.rows}
 
 

@@ -87,13 +87,13 @@ def _scrub_next(wanted: Wanted, call: FunctionCall) -> Document:
     if done.report is None:
         call.telemetry.log("unchanged since its last scrub", table=done.uri, scope=wanted.scope)
         return {"table": done.uri, "unchanged": True}
-    _tell(done.uri, wanted.scope, done.report, call, out_of_time=pace.stopped)
+    _tell(done.uri, wanted.scope, done.report, call, out_of_time=pace.stopped, noted=done.noted)
     return {"table": done.uri, "ok": done.report.ok, "checked": done.report.checked, "complete": done.report.complete}
 
 
-def _tell(uri: str, scope: Scope, report: Report, call: FunctionCall, *, out_of_time: bool) -> None:
+def _tell(uri: str, scope: Scope, report: Report, call: FunctionCall, **more: bool) -> None:
     """Log the result in one line. The line of a table with problems raises the alarm `corrupt`."""
-    counts = {"checked": report.checked, "complete": report.complete, "out_of_time": out_of_time}
+    counts = {"checked": report.checked, "complete": report.complete, **more}
     if report.ok:
         call.telemetry.log("scrubbed", table=uri, scope=scope, **counts)
         return

@@ -24,6 +24,7 @@ STEP_SECONDS = 0.1
 # (module, attribute, function from the original to its replacement)
 PATCHES: tuple[tuple[str, str, Callable[[Any], Any]], ...] = (
     ("app", "pin_request_origin", roles.treating_as_secure),
+    ("core.iam_actions", "dynamodb_service_context", roles.naming_leading_keys),
     ("core.iam_actions", "extract_iam_action", roles.naming_actions),
     ("core.iam_actions", "extract_resource_arn", roles.naming_emr_resources),
     ("core.lambda_runtime", "_PYTHON_WORKER_SCRIPT", error_types.reporting_errors),

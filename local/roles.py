@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import contextvars
 import hashlib
+import json
 import logging
 import re
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from typing import Any
 from urllib.parse import unquote
 
@@ -181,6 +183,24 @@ def naming_actions(name: Callable[..., str | None]) -> Callable[..., str | None]
         if action == "lambda:ListEventSourceMappings" and re.search("/event-source-mappings/[^/]", path):
             return "lambda:GetEventSourceMapping"
         return action.removesuffix("Batch") if action and service == "sqs" else action
+
+    return named
+
+
+def naming_leading_keys(name: Callable[[bytes], dict[str, Any]]) -> Callable[[bytes], dict[str, Any]]:
+    """Add the partition that a request of DynamoDB is about, if it is about one record, as a condition of policies."""
+
+    def named(body: bytes) -> dict[str, Any]:
+        from ministack.services import dynamodb  # noqa: PLC0415 - only when the emulator runs
+
+        context = name(body)
+        with suppress(ValueError, KeyError, TypeError, AttributeError):  # the request itself is refused later
+            request = json.loads(body)
+            schema = dynamodb._tables[request["TableName"].rpartition("/")[2]]["KeySchema"]
+            (partition,) = (one["AttributeName"] for one in schema if one["KeyType"] == "HASH")
+            (value,) = (request.get("Key") or request["Item"])[partition].values()
+            context = {**context, "dynamodb:LeadingKeys": [value]}
+        return context
 
     return named
 

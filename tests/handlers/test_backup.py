@@ -122,6 +122,20 @@ def test_a_damaged_table_fails_and_does_not_stop_the_others(scheduled: Scheduled
 
 
 @pytest.mark.rest
+def test_a_backup_that_could_not_be_recorded_says_so_and_is_made_again(
+    scheduled: Scheduled, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(*_: Any, **__: Any) -> Any:
+        raise Invalid("not allowed")
+
+    with monkeypatch.context() as denied:
+        denied.setattr(scheduled.registry, "swap", refuse)
+        scheduled.run()
+    assert [vars(one)["noted"] for one in caplog.records if one.message == "backed up"] == [False, False]
+    assert ["unchanged" in one for one in scheduled.run()] == [False, False]
+
+
+@pytest.mark.rest
 @pytest.mark.parametrize(("seconds", "interval"), [(60, 3600), (9000, 60)])
 def test_a_table_that_needs_more_time_is_named_with_what_to_do(
     scheduled: Scheduled, deployment: Deployment, seconds: int, interval: int, monkeypatch: pytest.MonkeyPatch

@@ -249,6 +249,27 @@ def test_sending_a_batch_needs_the_permission_to_send_a_message(aws: Emulator) -
         sender.receive_message(QueueUrl=queue)
 
 
+def test_a_role_that_may_write_the_records_of_one_partition_writes_no_others(aws: Emulator) -> None:
+    aws.client("dynamodb").create_table(
+        TableName="partitions",
+        KeySchema=[{"AttributeName": "pk", "KeyType": "HASH"}],
+        AttributeDefinitions=[{"AttributeName": "pk", "AttributeType": "S"}],
+        BillingMode="PAY_PER_REQUEST",
+    )
+    writing: dict[str, Any] = {
+        "Effect": "Allow",
+        "Action": "dynamodb:UpdateItem",
+        "Resource": arn("dynamodb", "table/partitions"),
+        "Condition": {"ForAnyValue:StringEquals": {"dynamodb:LeadingKeys": ["scrub"]}},
+    }
+    writer = acting(aws, "dynamodb", role(aws, "partition", [writing], trusts_root=True))
+
+    writer.update_item(TableName="partitions", Key={"pk": {"S": "scrub"}})
+
+    with pytest.raises(ClientError, match="AccessDenied"):
+        writer.update_item(TableName="partitions", Key={"pk": {"S": "heads"}})
+
+
 def test_a_url_presigned_by_a_function_is_read_without_credentials(aws: Emulator, function: str) -> None:
     url = invoked(aws, function, {"presign": "in/a"})
 

@@ -32,11 +32,15 @@ def decode_wanted(body: object) -> TableId:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackedUp:
-    """What became of a message. `rows` is None if the backup `at` has the table as it is."""
+    """What became of a message. `rows` is None if the backup `at` has the table as it is.
+
+    `noted`: the record says so; else the next run makes a backup again.
+    """
 
     uri: str
     at: str
     rows: int | None
+    noted: bool = True
 
 
 def back_up_changed(
@@ -69,8 +73,8 @@ def back_up_changed(
     at = f"{to}/{uri.removeprefix(root).strip('/')}/{time}"
     left = seconds - (ports.clock.monotonic() - began)
     copied = back_up_live(open_table(uri, ports=ports), at, seconds=left, ports=ports)
-    write_last(registry, table, last, {"backup": state, "backup_at": at})
-    return BackedUp(uri=uri, at=at, rows=copied.rows)
+    noted = write_last(registry, table, last, {"backup": state, "backup_at": at})
+    return BackedUp(uri=uri, at=at, rows=copied.rows, noted=noted)
 
 
 def _kept(last: Mapping[str, Any], state: str, to: str, ports: Ports) -> str | None:

@@ -18,7 +18,7 @@ from lancelsm.errors import Corrupt, Invalid, LsmError
 from lancelsm.objects.location import is_absolute
 from lancelsm.region.catalog import regions, with_heads
 from lancelsm.region.handle import TableHandle
-from lancelsm.registry import Fields, Record, Registry
+from lancelsm.registry import Fields, Record, Registry, SwapApplied
 
 OpenTable = Callable[[str], TableHandle]
 
@@ -81,10 +81,12 @@ def read_last(registry: Registry, table: TableId) -> Record | None:
     return {}
 
 
-def write_last(registry: Registry, table: TableId, last: Mapping[str, Any] | None, change: Fields) -> None:
-    """Change the record of the last runs. If that fails, the next run reads the table again."""
+def write_last(registry: Registry, table: TableId, last: Mapping[str, Any] | None, change: Fields) -> bool:
+    """Change the record of the last runs. Return whether it was changed; if not, the next run reads the table again."""
     with suppress(LsmError):
-        registry.swap(scheduled_key(table), expect=None if last is None else {}, change=change)
+        outcome = registry.swap(scheduled_key(table), expect=None if last is None else {}, change=change)
+        return isinstance(outcome, SwapApplied)
+    return False
 
 
 def state_of(handle: TableHandle, table: TableId) -> str:

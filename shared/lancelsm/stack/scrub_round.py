@@ -43,10 +43,14 @@ def decode(body: object) -> Wanted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scrubbed:
-    """What became of a message. `report` is None if the table has not changed since its last scrub."""
+    """What became of a message. `report` is None if the table has not changed since its last scrub.
+
+    `noted`: the record says so; else the next run reads the same objects again.
+    """
 
     uri: str
     report: Report | None
+    noted: bool = True
 
 
 def scrub_changed(
@@ -87,8 +91,8 @@ def scrub_changed(
     change = {f"{scope}_next": report.next or "", f"{scope}_cycle": cycle}
     if state and cycle == state and report.next is None:  # nothing has changed since the cycle began
         change[scope] = state
-    write_last(registry, wanted.table, last, change)
-    return Scrubbed(uri=uri, report=report)
+    noted = write_last(registry, wanted.table, last, change)
+    return Scrubbed(uri=uri, report=report, noted=noted)
 
 
 def _state(uri: str, table: TableId, open_table: OpenTable) -> str:
