@@ -12,12 +12,13 @@ import pytest
 from lance.mem_wal import LsmScanner, evaluate_sharding_spec
 
 from lancelsm.admin import reshard as resharding
+from lancelsm.admin.adopt import adopt
 from lancelsm.routing.route import route, values_json
 from lancelsm.table import Table
 from tests.interop.lancedb_writes import ROWS, connected, create, lancedb_merges, seen, shard_writes
 
 pytestmark = [pytest.mark.interop, pytest.mark.rest]
-STEPS = ("_merge_rest", "_commit_spec", "_install_index", "_retire")
+STEPS = ("_merge_rest", "_commit_spec", "install_spec", "_retire")
 
 
 @contextmanager
@@ -95,4 +96,16 @@ def test_lancedb_can_not_write_to_a_resharded_table(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError, match="shard_spec_id 1 does not match"):
         lancedb_merges(table, ROWS[:1])
     assert seen(table) == {row["id"]: row["v"] for row in ROWS}
+    assert not table.status().problems
+
+
+def test_an_index_that_another_tool_dropped_is_installed_again_with_the_new_spec(tmp_path: Path) -> None:
+    table = create(tmp_path, regions="bucket(id, 2)")
+    table.reshard("bucket(id, 5)")
+    lance.dataset(table.uri).drop_index("__lance_mem_wal")
+
+    adopt(table.uri)
+
+    (stored,) = lance.dataset(table.uri).mem_wal_index_details()["sharding_specs"]
+    assert (stored["spec_id"], stored["fields"][0]["parameters"]) == (2, {"num_buckets": "5"})
     assert not table.status().problems

@@ -124,7 +124,7 @@ def test_a_token_of_a_read_before_the_reshard_is_refused(tmp_path: Path) -> None
     assert _values(table)[1] == 9
 
 
-STEPS = ["_seal", "_merge_rest", "_commit_spec", "_install_index", "create_region", "_retire", "finish_resharding"]
+STEPS = ["_seal", "_merge_rest", "_commit_spec", "install_spec", "create_region", "_retire", "finish_resharding"]
 
 
 @pytest.mark.one_case
@@ -340,3 +340,20 @@ def test_a_writer_with_regions_of_its_own_goes_on_after_a_reshard(tmp_path: Path
     assert _values(table) == {key: 2 if key < 3 else 3 if key < 8 else 1 for key in range(10)}
     _upsert(table, range(10), 4)  # the regions are given back
     assert _values(held) == dict.fromkeys(range(10), 4)
+
+
+def test_a_process_that_stalled_until_a_later_reshard_changes_nothing(tmp_path: Path) -> None:
+    table = _create(tmp_path)
+    before = table._handle
+    table.reshard("bucket(id, 3)")
+    begun = read_resharding(table._context)
+    table.reshard("bucket(id, 4)")
+    _upsert(table, range(3), 1)
+    assert begun is not None
+
+    resharding._complete(before, begun)
+
+    found = lancelsm.open(table.uri)
+    assert (str(found.config.regions), found.status().problems) == ("bucket(id, 4)", ())
+    assert {one.status for one in found.status().regions if one.wal_rows} == {"open"}
+    assert _values(found) == {key: int(key < 3) for key in range(10)}

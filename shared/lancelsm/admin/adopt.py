@@ -16,6 +16,7 @@ from lancelsm.admin.fencing import fence_lance
 from lancelsm.admin.foreign import first_foreign_data, not_free
 from lancelsm.admin.foreign_shards import OnConflict, adopt_shards, check_placed
 from lancelsm.admin.rebuild import newest_published, rebuild, regions_in_storage
+from lancelsm.admin.reshard import install_spec
 from lancelsm.common.layout import Generation, table_id
 from lancelsm.compaction.maintenance import flush_table, merge_table
 from lancelsm.dataset.adoption import read_adoptable, take_over, write_facts
@@ -201,6 +202,8 @@ def _install_index(table: TableHandle) -> bool:
         return False
     without_spec = Sharding() if has_mem_wal_index(schema) else None
     replace_mem_wal(base, sharding=without_spec if spec is None else sharding_of(spec, schema))
+    if spec is not None and spec.number > 1:
+        install_spec(table, table.read_base(), spec)  # Lance numbers every spec 1
     repair_markers(base=table.read_base(), objects=table.context.objects)
     return True
 

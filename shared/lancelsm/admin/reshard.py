@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeVar
 
-from lancelsm.common.layout import region_key
+from lancelsm.common.layout import RegionValues, region_key
 from lancelsm.compaction.maintenance import BASE, flush_table, merge_table
 from lancelsm.dataset.adoption import write_facts
 from lancelsm.dataset.base_table import REGIONS, BaseTable
@@ -142,18 +142,21 @@ def _complete(handle: TableHandle, found: Resharding) -> tuple[TableHandle, Resh
         context.each(lambda region: _seal(region, owner=handle.config.owner), old)  # guard: reshard seals every region
         _merge_rest(handle, old)
         base = _commit_spec(handle, spec)
-    _install_index(handle, base, spec)
+    install_spec(handle, base, spec)
     config = configs.change_regions(context.objects, spec, uri=context.uri, budget=context.budget())
     context = replace(context, ordered=bool(config.sequence_by))
     handle = replace(handle, config=config, context=context)
     new = all_values(spec) or []
-    context.each(
-        lambda values: create_region(context, spec_id=spec.spec_id, values=values, owner=config.owner, resharding=True),
-        new,
-    )
+    context.each(lambda values: _open(handle, spec, values), new)
     context.each(lambda region: _retire(region, base), old)
     finish_resharding(context, found)
     return handle, Resharded(regions=spec.describe(), sealed=len(old), opened=len(new))
+
+
+def _open(handle: TableHandle, spec: RegionSpec, values: RegionValues) -> None:
+    """Create a new region. It may be sealed already if this process stalled until a later reshard."""
+    with suppress(SealedRegion):
+        create_region(handle.context, spec_id=spec.spec_id, values=values, owner=handle.config.owner, resharding=True)
 
 
 def _seal(region: Region, *, owner: str) -> None:
@@ -205,7 +208,7 @@ def _commit_spec(handle: TableHandle, spec: RegionSpec) -> BaseTable:
     return _patiently(handle.context, commit)
 
 
-def _install_index(handle: TableHandle, base: BaseTable, spec: RegionSpec) -> None:
+def install_spec(handle: TableHandle, base: BaseTable, spec: RegionSpec) -> None:
     """Let Lance's readers and writers know the spec, if Lance can store it."""
     wanted = [region_specs.to_json(spec)] if spec.spec_id else []
     for _ in handle.context.budget().attempts():
