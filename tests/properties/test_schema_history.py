@@ -63,7 +63,7 @@ class Versions:
         self.schemas.append(self.now.at(history))
         name = old.get(str(made.former).encode())
         for row in self.expected:
-            value = row.pop(name) if name is not None else None if made.default is None else made.default.as_py()
+            value = row.pop(name) if name is not None else None if made.default is None else made.default[0].as_py()
             if made.kind != "drop":
                 row[made.field.name] = value
 

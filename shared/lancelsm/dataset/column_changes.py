@@ -41,8 +41,7 @@ from lancelsm.dataset.scan_options import scan_options
 from lancelsm.dataset.statement import FILES, NamedFile, StatedFile, Stating, state_files, sum_file
 from lancelsm.errors import Corrupt
 from lancelsm.objects import ObjectStore
-from lancelsm.record.casts import as_type
-from lancelsm.record.schema_history import ChangeKind, SchemaChange, SchemaHistory, filled, metadata_of
+from lancelsm.record.schema_history import ChangeKind, SchemaChange, SchemaHistory, filled, metadata_of, widened_values
 
 _NEW: Final = "lancelsm new column"  # no column of a table has this name before the commit
 _OFFSET: Final = (1 << 32) - 1
@@ -190,7 +189,7 @@ def _source(dataset: lance.LanceDataset, change: SchemaChange) -> str:
 
 def _values(column: pa.Array, change: SchemaChange) -> pa.Array:
     if change.kind is ChangeKind.WIDEN:
-        return as_type(column, change.field.type)
+        return widened_values(column, change.field.type)
     return filled(change.default, change.field.type, pa.repeat(pa.scalar(False), len(column)))
 
 

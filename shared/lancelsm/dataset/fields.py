@@ -15,9 +15,8 @@ import pyarrow as pa
 from lance.schema import LanceSchema
 
 from lancelsm.errors import Corrupt
-from lancelsm.record.casts import as_type
 from lancelsm.record.schema import TOMBSTONE, TableSchema, field_id
-from lancelsm.record.schema_history import FIELD_ID, version_of
+from lancelsm.record.schema_history import FIELD_ID, version_of, widened_values
 
 TRUE_IDS = {b"lancelsm.fields": b"numbered as in the base"}  # in the schema metadata of generations of lancelsm
 _LanceField = Any  # field of a LanceSchema; lance does not export the type
@@ -212,7 +211,7 @@ def fitted(values: pa.Array, stored: StoredField, field: pa.Field) -> pa.Array:
     """
     kind = field.type
     if stored.number != (field_id(field) if FIELD_ID in (field.metadata or {}) else stored.number):
-        return as_type(values, kind)
+        return widened_values(values, kind)
     if values.type == kind and not pa.types.is_nested(kind):
         return values
     inner = stored.inner

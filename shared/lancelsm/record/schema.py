@@ -19,7 +19,7 @@ from lancelsm.common.shown import did_you_mean, shown
 from lancelsm.errors import Contended, Invalid
 from lancelsm.record.admission import children, with_children
 from lancelsm.record.casts import as_column, as_schema
-from lancelsm.record.schema_history import FIELD_ID, SchemaHistory, evolved, filled, mark, version_of
+from lancelsm.record.schema_history import FIELD_ID, SchemaHistory, evolved, filled, mark, version_of, widened_values
 
 TOMBSTONE = "_tombstone"
 PRIMARY_KEY = b"lance-schema:unenforced-primary-key"
@@ -218,7 +218,11 @@ def conform(rows: pa.Table, schema: TableSchema) -> pa.Table:
     for field in schema.columns:
         index = at.get(field_id(field), by_name.get(field.name))
         if index is not None:
-            columns.append(as_column(rows.column(index), field.type))
+            given, number = rows.column(index), ids[index]
+            if number is not None and int(number) != field_id(field):  # it was widened
+                chunks = given.chunks if isinstance(given, pa.ChunkedArray) else [given]
+                given = pa.chunked_array([widened_values(chunk, field.type) for chunk in chunks], field.type)
+            columns.append(as_column(given, field.type))
         else:
             columns.append(filled(history.default(field_id(field)), field.type, tombstones))
     return pa.Table.from_arrays([*columns, tombstones], schema=stored)

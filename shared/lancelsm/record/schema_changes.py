@@ -14,6 +14,8 @@ import pyarrow as pa
 from lancelsm.common.shown import shown
 from lancelsm.errors import Invalid
 from lancelsm.record.admission import check_columns, check_depth, declared, is_any
+from lancelsm.record.casts import cast_column
+from lancelsm.record.expected import expected
 from lancelsm.record.schema import TableSchema, check_names, field_id, numbered_from, unknown_column
 from lancelsm.record.schema_history import ChangeKind, SchemaChange
 from lancelsm.record.values import column
@@ -48,12 +50,19 @@ def added(
     number = numbered_from(field, first_id)
     value = _default(default, number)
     last = schema.history.changes[-1] if schema.history.changes else None
-    if last is not None and last.kind is ChangeKind.ADD and last.field == field and last.default == value:
+    change = SchemaChange(kind=ChangeKind.ADD, field=number, former=first_id, name=name, default=value)
+    if last is not None and last.kind is ChangeKind.ADD and _same_column(last, change):
         return None
     if name in schema.names:
         raise Invalid(f"the table has a column {name!r}", remedy="Choose another name", field=name)
     check_names(pa.schema([*schema.columns, number]))
-    return SchemaChange(kind=ChangeKind.ADD, field=number, former=first_id, name=name, default=value)
+    return change
+
+
+def _same_column(one: SchemaChange, other: SchemaChange) -> bool:
+    """Return whether two changes add the same column, whatever its ids."""
+    same_id = replace(other, field=one.field, former=one.former)
+    return one.field == other.field and one == same_id
 
 
 def dropped(schema: TableSchema, name: str, *, protected: Protected) -> SchemaChange | None:
@@ -181,16 +190,15 @@ def _is_last(schema: TableSchema, kind: ChangeKind, is_it: Callable[[pa.Field], 
     return last is not None and last.kind is kind and is_it(last.field)
 
 
-def _default(value: Any, field: pa.Field) -> pa.Scalar | None:
-    if isinstance(value, pa.Scalar):
-        value = value.as_py()
-    if value is None:
+def _default(value: Any, field: pa.Field) -> pa.Array | None:
+    """Return an array of the default; None for null."""
+    if value is None or (isinstance(value, pa.Scalar) and not value.is_valid):
         return None
     try:
-        return column([value], field)[0]
-    except Invalid as error:
-        raise Invalid(
-            f"the default {shown(value)} does not fit column {field.name!r}: {error.message}",
-            remedy=error.remedy,
-            field=field.name,
-        ) from error
+        if isinstance(value, pa.Scalar):
+            return cast_column(pa.chunked_array([pa.repeat(value, 1)]), field)
+        return column([value], field)
+    except (Invalid, pa.ArrowException) as error:
+        remedy = error.remedy if isinstance(error, Invalid) else ""
+        what = f"the default {shown(value)} does not fit column {field.name!r}: {error}"
+        raise Invalid(what, remedy=remedy or f"Give {expected(field.type)}", field=field.name) from error

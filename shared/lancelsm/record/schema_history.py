@@ -17,6 +17,7 @@ from functools import cached_property
 from typing import Any, Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from lancelsm.record.admission import children
 from lancelsm.record.casts import as_type, nulls
@@ -35,7 +36,7 @@ class ChangeKind(StrEnum):
     NULLABLE = "nullable"
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class SchemaChange:
     """One change of the columns of a table.
 
@@ -43,14 +44,27 @@ class SchemaChange:
         field: the column after the change, with its id; a column that is dropped, as it was.
         former: the id of the column before the change. Only `WIDEN` has another one than `field`.
         name: the name of the column before the change.
-        default: for `ADD`, the value in rows that lack the column. None: null.
+        default: for `ADD`, an array of the value in rows that lack the column. None: null.
     """
 
     kind: ChangeKind
     field: pa.Field
     former: int
     name: str
-    default: pa.Scalar | None = None
+    default: pa.Array | None = None
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, SchemaChange) and self.identity == other.identity
+
+    def __hash__(self) -> int:
+        return hash(self.identity)
+
+    @cached_property
+    def identity(self) -> tuple[object, ...]:
+        """What two equal changes have in common. Arrow takes NaN for another value than NaN, so values are bytes."""
+        field, default = self.field, None if self.default is None else _encoded(self.default)
+        shown = (field.name, str(field.type), field.nullable, *ids_of([field]))
+        return (self.kind, self.former, self.name, shown, default)
 
     @property
     def number(self) -> int:
@@ -117,8 +131,8 @@ class SchemaHistory:
             self._ids_since[version] = found
         return self._ids_since[version]
 
-    def default(self, number: int) -> pa.Scalar | None:
-        """Return the value of a column, given by its id of now, in rows that lack it. None: null."""
+    def default(self, number: int) -> pa.Array | None:
+        """Return the value of a column, given by its id of now, in rows that lack it, as an array. None: null."""
         return self._defaults.get(number)
 
     @cached_property
@@ -159,12 +173,12 @@ class SchemaHistory:
         return frozenset(found)
 
     @cached_property
-    def _defaults(self) -> Mapping[int, pa.Scalar]:
-        found: dict[int, pa.Scalar] = {}
+    def _defaults(self) -> Mapping[int, pa.Array]:
+        found: dict[int, pa.Array] = {}
         for change in self.changes:
             default = found.pop(change.former, None) if change.kind is not ChangeKind.ADD else change.default
             if default is not None and change.kind is not ChangeKind.DROP:
-                found[change.number] = _cast(default, change.field.type)
+                found[change.number] = widened_values(default, change.field.type)
         return found
 
 
@@ -223,13 +237,20 @@ def mark(version: int) -> dict[bytes, bytes] | None:
     return None if version == FIRST_VERSION else {SCHEMA_VERSION: str(version).encode()}
 
 
-def filled(default: pa.Scalar | None, kind: pa.DataType, tombstones: pa.Array | pa.ChunkedArray) -> pa.Array:
+def filled(default: pa.Array | None, kind: pa.DataType, tombstones: pa.Array | pa.ChunkedArray) -> pa.Array:
     """Return a column that rows lack: the default in live rows, null in tombstones."""
     if default is None:
         return nulls(len(tombstones), kind)
-    values = pa.array([default.as_py(), None], default.type)
-    at = tombstones.combine_chunks() if isinstance(tombstones, pa.ChunkedArray) else tombstones
-    return as_type(values.take(at.cast(pa.int8())), kind)
+    dead = tombstones.combine_chunks() if isinstance(tombstones, pa.ChunkedArray) else tombstones
+    at = pc.if_else(dead, pa.scalar(None, pa.int32()), pa.scalar(0, pa.int32()))
+    return as_type(default.take(at), kind)
+
+
+def widened_values(values: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Return the values of a column that was widened. A NaN stays a NaN, perhaps with another payload."""
+    if pa.types.is_floating(kind) and pa.types.is_floating(values.type):
+        return values.cast(kind)
+    return as_type(values, kind)
 
 
 def ids_of(fields: Iterable[pa.Field]) -> Iterator[int]:
@@ -245,18 +266,15 @@ def _number(field: pa.Field) -> int:
     return int((field.metadata or {})[FIELD_ID])
 
 
-def _cast(value: pa.Scalar, kind: pa.DataType) -> pa.Scalar:
-    return as_type(pa.array([value.as_py()], value.type), kind)[0]
-
-
-def _encoded(value: pa.Scalar) -> str:
-    batch = pa.record_batch([pa.array([value.as_py()], value.type)], names=["default"])
+def _encoded(default: pa.Array) -> str:
+    batch = pa.record_batch([default], names=["default"])
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, batch.schema) as writer:
         writer.write_batch(batch)
     return base64.b64encode(sink.getvalue()).decode()
 
 
-def _decoded(text: str) -> pa.Scalar:
+def _decoded(text: str) -> pa.Array:
     with pa.ipc.open_stream(pa.py_buffer(base64.b64decode(text))) as reader:
-        return reader.read_all().column(0)[0]
+        (default,) = reader.read_next_batch().columns
+    return default
