@@ -67,6 +67,13 @@ def test_all_tables_of_a_query_are_held_before_a_row_is_read(
     assert None not in reads
 
 
+def test_the_tables_of_the_root_are_listed(lake: Path, run: Run) -> None:
+    query = "SELECT table_name FROM information_schema.tables WHERE table_schema = 'public' ORDER BY table_name"
+    done = run("sql", query, "--root", lake, "--table", f"o={lake}/orders", "--output", "csv")
+
+    assert (done.out, done.err) == ('"table_name"\n"o"\n"users"\n', "")
+
+
 @pytest.mark.parametrize(
     "query",
     [

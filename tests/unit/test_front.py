@@ -136,11 +136,9 @@ def test_a_missing_package_is_named_with_the_command_that_installs_it(
             getattr(owner, f"to_{package}")()
 
 
-@pytest.mark.parametrize(
-    ("regions", "spec"), [(4, "bucket(id, 4)"), (True, "bucket(id, 4)"), (["id"], "bucket(id, 4)")]
-)
-def test_a_number_of_regions_is_answered_with_a_region_spec(tmp_path: Path, regions: Any, spec: str) -> None:
-    with pytest.raises(Invalid, match=rf'regions="{spec}"'.replace("(", r"\(").replace(")", r"\)")):
+@pytest.mark.parametrize(("regions", "size"), [(8, 8), (0, 4), (True, 4), (["id"], 4)])
+def test_a_number_of_regions_is_answered_with_a_region_spec(tmp_path: Path, regions: Any, size: int) -> None:
+    with pytest.raises(Invalid, match=rf'regions="bucket\(id, {size}\)"'):
         lancelsm.create(str(tmp_path / "t"), ROWS, primary_key=["id"], regions=regions)
     assert not (tmp_path / "t").exists()
 

@@ -119,8 +119,9 @@ class _Tables:
         tables = self
 
         class Provider(SchemaProvider):
-            def table_names(self) -> set[str]:
-                return set(tables._located)
+            @property
+            def table_names(self) -> list[str]:  # type: ignore[override] # as DataFusion reads it
+                return tables.names()
 
             def table_exist(self, name: str) -> bool:
                 return tables.find(name) is not None
@@ -129,6 +130,12 @@ class _Tables:
                 return tables.find(name)
 
         return Provider()
+
+    def names(self) -> list[str]:
+        """List the tables that a query can name: those of `--table`, and NAME.lance below the root."""
+        from lancelsm.namespace import connect
+
+        return sorted({*self._located, *connect(self._root, storage_options=self._session.storage_options)})
 
     def find(self, name: str) -> Any:
         """Return a table for DataFusion; None if there is none of this name."""

@@ -158,7 +158,7 @@ def _check_regions(regions: object, primary_key: str | Sequence[str]) -> None:
     if regions is None or isinstance(regions, str):
         return
     key = primary_key if isinstance(primary_key, str) else next(iter(primary_key), "id")
-    size = regions if isinstance(regions, int) and not isinstance(regions, bool) else 4
+    size = regions if isinstance(regions, int) and regions > 1 else 4
     raise Invalid(
         f"regions is {shown(regions)}",
         remedy=f'Give a region spec: regions="bucket({key}, {size})"',
