@@ -84,9 +84,10 @@ def test_every_make_command_in_the_readme_is_a_target() -> None:
 
 @pytest.mark.rest
 def test_every_shown_way_to_create_an_index_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (call,) = re.findall(r"`table\.create_index\((.*?)\)`", README)
-    (command,) = re.findall(r"`lancelsm (index create .*?)`", README)
-    ((kept, option),) = re.findall(r"`create\(\.\.\., indexes=(\{.*?\})\)` or `init --index (\S+)`", README)
+    page = (ROOT / "docs" / "search.md").read_text()
+    (call,) = re.findall(r"`table\.create_index\((.*?)\)`", page)
+    (command,) = re.findall(r"`lancelsm (index create .*?)`", page)
+    ((kept, option),) = re.findall(r"`create\(\.\.\., indexes=(\{.*?\})\)` or `init --index (\S+)`", page)
     monkeypatch.chdir(tmp_path)
     vectors = pa.FixedSizeListArray.from_arrays(np.random.default_rng(0).random(300 * 32, dtype=np.float32), 32)
     rows = pa.table({"id": range(300), "vec": vectors})
