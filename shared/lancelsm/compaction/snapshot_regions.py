@@ -40,6 +40,7 @@ def snapshot_regions(handle: TableHandle) -> bool:
             return False
         if any(mismatch(one.manifest, base) for one in states):
             continue
+        spec = handle.following(base).config.regions or spec  # the handle may be older than a reshard
         if write_region_snapshot(base, snapshot_rows(states, base, spec), taken=taken, objects=context.objects):
             return True
     return False
