@@ -15,14 +15,18 @@ import pytest
 import lancelsm
 from lancelsm.admin.clone import clone_snapshot
 from lancelsm.admin.rebuild import rebuild
+from lancelsm.admin.sync_columns import sync_columns
 from lancelsm.dataset.base_table import open_base
 from lancelsm.dataset.column_changes import first_unused_id
 from lancelsm.errors import Contended, Corrupt, Invalid, LsmWarning, Unavailable
 from lancelsm.region.catalog import Region
+from lancelsm.region.handle import open_table
+from lancelsm.region.lease import lease
 from lancelsm.spark.write_rows import WriteJob, check_columns, with_regions, write_sorted
 from lancelsm.table import Table
+from tests.simulation.faults import CRASH_AFTER, CRASH_BEFORE, Crash, FaultPlan
 from tests.unit.schema_scenarios import configured, interrupted
-from tests.unit.tables import by_key, create, levels, row, rows_of
+from tests.unit.tables import by_key, create, faulty, levels, row, rows_of
 
 Rows = dict[int, dict[str, Any]]
 KINDS = pa.schema(
@@ -550,3 +554,46 @@ def test_change_events_and_tasks_of_spark_may_leave_out_an_added_column(tmp_path
     held.apply_changes([{"id": 4, "v": "b"}], source="s", offset=3, except_column_list=["e"])
 
     assert {found["id"]: found["c"] for found in rows_of(table)} == {1: "d", 2: None, 3: "d", 4: "d", 5: "d"}
+
+
+@pytest.mark.rest
+def test_taking_up_a_change_survives_a_crash_at_every_call(tmp_path: Path) -> None:
+    def begun(name: str) -> Table:
+        table = create(tmp_path / name, [row(1)], regions="bucket(id, 2)", registry="object")
+        table.upsert([row(2), row(3)])
+        lance.dataset(table.uri).alter_columns({"path": "v", "name": "w"})
+        with pytest.warns(LsmWarning, match="is called 'w' now"):
+            table.flush()  # it stops the writers
+        return table
+
+    def run(table: Table, plan: FaultPlan) -> None:
+        sync_columns(open_table(table.uri, ports=faulty(plan)))
+
+    plan = FaultPlan()
+    run(begun("counted"), plan)
+    for number in range(0, len(plan.calls), 2):
+        for fault in (CRASH_BEFORE, CRASH_AFTER):
+            table = begun(f"{number}-{fault}")
+            with pytest.raises(Crash):
+                run(table, FaultPlan.at(number, fault))
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr("lancelsm.region.lease._is_current", lambda *_: False)  # the lease has expired
+                sync_columns(open_table(table.uri))
+            again = lancelsm.open(table.uri)
+            again.upsert([{"id": 4, "w": "b"}])
+            for _ in levels(again):
+                assert rows_of(again) == [*({"id": key, "w": "a"} for key in (1, 2, 3)), {"id": 4, "w": "b"}]
+
+
+def test_a_change_waits_for_a_merge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = create(tmp_path, [row(1)], settings={"retry_budget_seconds": 1})
+    context = table._handle.context
+    with lease(context, "base"), pytest.raises(Contended, match="another process holds the lease 'base'"):
+        table.add_column("c", "string")
+    assert table.config.schema_version == 1
+
+    merging = lease(context, "base")
+    merging.__enter__()
+    with monkeypatch.context() as patch:
+        patch.setattr(type(context.clock), "sleep", lambda *_: merging.__exit__(None, None, None))  # the merge ends
+        assert table.add_column("c", "string") == 2

@@ -8,7 +8,8 @@ Model: tests/model/schema_change.py.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import pyarrow as pa
@@ -25,6 +26,7 @@ from lancelsm.record.schema import TableSchema
 from lancelsm.record.schema_changes import Protected
 from lancelsm.record.schema_history import SchemaChange
 from lancelsm.record.type_names import type_named
+from lancelsm.region.catalog import TableContext
 from lancelsm.region.config import newest_sequence
 from lancelsm.region.drift import drift
 from lancelsm.region.handle import TableHandle
@@ -81,17 +83,41 @@ def set_nullable(handle: TableHandle, name: str) -> TableHandle:
     )
 
 
+@contextmanager
+def holding_base(context: TableContext) -> Iterator[None]:
+    """Hold the leases of the base and of its indexes. Wait for a merge that is running, within the retry budget.
+
+    Raises:
+        Contended: other processes held a lease all the time.
+    """
+    with ExitStack() as held:
+        busy: Contended | None = None
+        for _ in context.budget().attempts():
+            try:
+                with ExitStack() as taken:
+                    for name in (BASE, INDEXES):
+                        taken.enter_context(lease(context, name))
+                    held.enter_context(taken.pop_all())
+                    break
+            except Contended as error:
+                busy = error
+        else:
+            raise busy or Contended("the base could not be locked", remedy="Retry", table=context.uri)
+        yield
+
+
 def _change(handle: TableHandle, decide: Decide) -> TableHandle:
     """Commit a change to the base, then bring configuration and heads to it. Return the handle with the new columns.
 
     Raises:
         Invalid: `decide` raised it, or another tool changed the base.
-        Contended: another process holds the lease of the base, or kept changing it. Nothing was changed.
+        Contended: another process holds the lease of the base until the retry budget is spent, or kept changing it.
+            Nothing was changed.
         Ambiguous: neither the commit nor the read of the base after it had an answer. The same call finishes it.
         Unavailable: a store did not answer. The change may be in the base: the same call finishes it.
     """
     context = handle.context
-    with error_context(table=context.uri), lease(context, BASE), lease(context, INDEXES):
+    with error_context(table=context.uri), holding_base(context):
         for _ in range(_ATTEMPTS):
             base = handle.read_base()
             handle = handle.with_columns_of(base)

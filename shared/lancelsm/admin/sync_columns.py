@@ -7,9 +7,7 @@ then committed to the base, as for a change of our own. Model: tests/model/schem
 
 from __future__ import annotations
 
-from lancelsm.admin.change_columns import protected_columns
-from lancelsm.compaction.indexes import INDEXES
-from lancelsm.compaction.maintenance import BASE
+from lancelsm.admin.change_columns import holding_base, protected_columns
 from lancelsm.dataset.adoption import write_facts
 from lancelsm.dataset.base_table import BaseTable, VersionGone, open_base
 from lancelsm.dataset.statement import Stating
@@ -20,7 +18,6 @@ from lancelsm.record.schema_history import SchemaChange, SchemaHistory, metadata
 from lancelsm.region.catalog import regions, with_heads
 from lancelsm.region.drift import Drifted, drift, resume
 from lancelsm.region.handle import TableHandle
-from lancelsm.region.lease import lease
 from lancelsm.region.unfinished_change import finish_change
 
 _ATTEMPTS = 8
@@ -37,7 +34,7 @@ def sync_columns(handle: TableHandle) -> tuple[TableHandle, list[SchemaChange]]:
         Unavailable: a store did not answer. The same call finishes it.
     """
     context = handle.context
-    with error_context(table=context.uri), lease(context, BASE), lease(context, INDEXES):
+    with error_context(table=context.uri), holding_base(context):
         for _ in range(_ATTEMPTS):
             base = handle.read_base()
             handle = handle.with_columns_of(base)

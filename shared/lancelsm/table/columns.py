@@ -34,8 +34,8 @@ class TableColumns(OpenTable):
         Raises:
             Invalid: the table has such a column, the name or the type is not allowed, or the default does not fit. Or
                 another tool changed the base.
-            Contended: another process holds the lease of the base (a merge, for example), or kept changing the base.
-                Nothing was changed.
+            Contended: another process, such as a merge, worked on the base until the retry budget was spent. Nothing
+                was changed.
             Ambiguous, Unavailable: the change may be in the base. Make the same call again: it finishes the change.
 
         With a default, the column is written for every row of the base.
