@@ -18,7 +18,7 @@ from lancelsm.admin.rebuild import rebuild
 from lancelsm.admin.sync_columns import sync_columns
 from lancelsm.dataset.base_table import open_base
 from lancelsm.dataset.column_changes import first_unused_id
-from lancelsm.errors import Contended, Corrupt, Invalid, LsmWarning, Unavailable
+from lancelsm.errors import Contended, Corrupt, Invalid, LsmError, LsmWarning, Unavailable
 from lancelsm.region.catalog import Region
 from lancelsm.region.handle import open_table
 from lancelsm.region.lease import lease
@@ -597,3 +597,13 @@ def test_a_change_waits_for_a_merge(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     with monkeypatch.context() as patch:
         patch.setattr(type(context.clock), "sleep", lambda *_: merging.__exit__(None, None, None))  # the merge ends
         assert table.add_column("c", "string") == 2
+
+
+def test_events_are_not_ordered_by_a_column_that_was_dropped(tmp_path: Path) -> None:
+    table = create(tmp_path, pa.schema([("id", pa.int64()), ("at", pa.int64()), ("v", pa.string())]))
+    held = lancelsm.open(table.uri)
+    table.drop_column("at")
+    with pytest.raises(LsmError, match=r"the table has no column 'at'|columns of the table have changed"):
+        held.apply_changes([{"id": 1, "at": 1, "v": "a"}], sequence_by="at")
+    assert lancelsm.open(table.uri).config.sequence_by == ()
+    assert rows_of(table) == []

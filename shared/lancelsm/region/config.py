@@ -17,7 +17,7 @@ from lancelsm.common.json_text import parse_json
 from lancelsm.common.layout import CONFIG, RegionValues, TableId, is_id
 from lancelsm.errors import Contended, Corrupt, Invalid, Unavailable
 from lancelsm.objects import ObjectStore, PreconditionFailed, Written, put_once
-from lancelsm.record.schema import TableSchema
+from lancelsm.record.schema import TableSchema, unknown_column
 from lancelsm.record.schema_history import history_from_json, history_to_json
 from lancelsm.routing import spec as region_specs
 from lancelsm.routing.route import values_json
@@ -220,6 +220,8 @@ def remember_sequence(objects: ObjectStore, names: Sequence[str], *, uri: str, b
                 table=uri,
                 field="sequence_by",
             )
+        if unknown := [name for name in names if name not in present.schema.names]:  # it was dropped or renamed
+            raise unknown_column(unknown[0], present.schema.names, table=uri, role="sequence_by: ")
         return replace(present, sequence_by=tuple(names))
 
     return change(objects, changed, uri=uri, budget=budget)
