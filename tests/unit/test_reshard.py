@@ -81,6 +81,7 @@ def test_a_table_that_is_held_open_writes_and_reads_the_new_regions(tmp_path: Pa
     for one in (held, other, log):
         _upsert(one, range(3), 1)
     assert held.get(1).to_pylist()
+    table.snapshot("before")
 
     table.reshard("bucket(id, 7)")
     _upsert(table, range(3), 2)
@@ -93,6 +94,7 @@ def test_a_table_that_is_held_open_writes_and_reads_the_new_regions(tmp_path: Pa
     assert other.update(where="id < 3", set={"v": "v + 1"}).rows == 3
     _upsert(log, range(3, 5), 9)
     assert _values(held) == {key: 4 if key < 3 else 9 if key < 5 else 3 for key in range(10)}
+    assert table.scrub().ok, "a snapshot has a base with the regions before"
 
 
 def test_an_update_by_condition_is_applied_once(tmp_path: Path) -> None:

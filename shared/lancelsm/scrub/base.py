@@ -42,7 +42,7 @@ from lancelsm.objects import ObjectStore
 from lancelsm.objects.open import open_store
 from lancelsm.read.view import mismatch
 from lancelsm.region.base_checked import read_checked
-from lancelsm.region.handle import TableHandle, check_base
+from lancelsm.region.handle import TableHandle, check_base, check_table
 from lancelsm.region.lineage import read_lineage
 from lancelsm.registry import Record
 from lancelsm.scrub.region import RegionScrub
@@ -62,7 +62,10 @@ def open_version(handle: TableHandle, version: int | None, tally: Tally) -> Base
             tally.add(
                 CONFIG, ObjectKind.CONFIG, f"it belongs to table {handle.config.table}, the base to {base.facts.table}"
             )
-        check_base(base, handle.config)
+        if version is None:
+            check_base(base, handle.config)
+        else:
+            check_table(base, handle.config)
     except (Corrupt, Invalid) as error:
         config = error.where.get("object") == CONFIG
         tally.add(CONFIG if config else VERSIONS, ObjectKind.CONFIG if config else ObjectKind.BASE, problem_of(error))
