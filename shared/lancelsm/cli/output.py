@@ -33,21 +33,23 @@ def show_rows(session: Session, rows: Rows, *, capped: bool) -> None:
     elif session.output is Output.CSV:
         print_csv(rows.schema, rows)
     elif session.output is Output.TABLE or sys.stdout.isatty():
-        _show_table(rows, limit=ROWS_ON_A_TERMINAL if capped else None)
+        _show_table(session, rows, limit=ROWS_ON_A_TERMINAL if capped else None)
     else:
         print_lines(iter(["\t".join(rows.schema.names)]))
         for batch in rows:
             print_lines("\t".join(map(tabbed, row.values())) for row in json_objects(batch))
 
 
-def _show_table(rows: Rows, *, limit: int | None) -> None:
+def _show_table(session: Session, rows: Rows, *, limit: int | None) -> None:
     shown: list[dict[str, Any]] = []
     total = 0
-    for batch in rows:
-        room = None if limit is None else limit - total
-        if room is None or room > 0:
-            shown += json_objects(batch if room is None else batch.slice(0, room))
-        total += batch.num_rows
+    with session.working("Reading") as advance:
+        for batch in rows:
+            room = None if limit is None else limit - total
+            if room is None or room > 0:
+                shown += json_objects(batch if room is None else batch.slice(0, room))
+            total += batch.num_rows
+            advance(batch.num_rows)
     console().print(listing(shown, columns=rows.schema.names, absent="null"))
     hidden = total - len(shown)
     print(f"{total:,} rows" + (f", {hidden:,} of them not shown: use --limit, --to, or a pipe" if hidden else ""))

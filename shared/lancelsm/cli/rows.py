@@ -193,7 +193,8 @@ def scan(  # noqa: PLR0917 - one for each option
         session.explain(table.explain(columns=read, where=where, limit=limit, count=plain))
         return
     if count:
-        number = count_rows(table, columns=names(columns), where=where, limit=limit)
+        with session.working("Counting"):
+            number = count_rows(table, columns=names(columns), where=where, limit=limit)
         session.show({"count": number}, lambda: str(number))
         return
     rows = table.scan(columns=names(columns), where=where, limit=limit, order_by=order_by)

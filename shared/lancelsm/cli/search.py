@@ -63,7 +63,9 @@ def search(  # noqa: PLR0917 - one for each option
     if explain:
         session.explain(table.explain(**options))
         return
-    show_rows(session, table.search(**options), capped=False)
+    with session.working("Searching"):
+        rows = table.search(**options)
+    show_rows(session, rows, capped=False)
 
 
 def _numbers(given: str) -> Any:

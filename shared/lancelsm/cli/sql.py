@@ -69,11 +69,10 @@ def query_rows(session: Session, query: str, *, root: str, located: Mapping[str,
         context.catalog().register_schema("public", found.provider())
         only_reads = datafusion.SQLOptions().with_allow_ddl(False).with_allow_dml(False).with_allow_statements(False)
         try:
-            frame = context.sql_with_options(query, only_reads)
-            # The first plan found the tables. Now all of them are held, and then the rows are read.
-            found.hold(held)
-            reader = context.sql_with_options(query, only_reads) if found.held else frame
-            rows = Rows(with_first_batch(_stream(reader, found)))
+            with session.working("Querying"):
+                context.sql_with_options(query, only_reads)  # a plan, which finds the tables
+                found.hold(held)
+                rows = Rows(with_first_batch(_stream(context.sql_with_options(query, only_reads), found)))
         except LsmError:
             raise
         except Exception as error:
@@ -99,7 +98,6 @@ class _Tables:
     """The tables that a query names, opened when DataFusion asks for them."""
 
     def __init__(self, session: Session, *, root: str, located: Mapping[str, str]) -> None:
-        self.held = False
         self.failure: LsmError | None = None  # DataFusion would keep only its text
         self._session = session
         self._root = root
@@ -111,7 +109,6 @@ class _Tables:
         for name, table in list(self._open.items()):
             nonce = table._handle.context.ids.nonce()[:8]
             self._open[name] = stack.enter_context(table.holding_snapshot(f"sql-{nonce}", _TTL))
-        self.held = True
 
     def provider(self) -> Any:
         from datafusion.catalog import SchemaProvider

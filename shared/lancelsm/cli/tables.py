@@ -133,7 +133,8 @@ def status(
     if watch:
         _watch(session, session.handle(uri))
         return
-    status = full_status(session.handle(uri))
+    with session.working("Reading"):
+        status = full_status(session.handle(uri))
     found = asdict(status)
     regions = found["regions"]
     waiting = sum(region["wal_rows"] for region in regions), sum(region["generations"] for region in regions)
