@@ -91,18 +91,22 @@ def get(port: int, path: str) -> tuple[int, str]:
         return error.code, error.read().decode()
 
 
-def test_several_tables_are_maintained_and_collected(tmp_path: Path) -> None:
+def test_several_tables_are_maintained_and_collected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lancelsm.cli.service.TICK_SECONDS", 0.01)
     tables = [make_table(tmp_path / name) for name in ("a", "b")]
     with running(*tables) as (services, events, ended):
         wait_for(lambda: all("collect" in steps(events, one) for one in tables))
         assert all(is_held(one._handle.context, COLLECTOR) for one in tables)
         assert [one.health()["ok"] for one in services] == [True, True]
+        tables[0].upsert([row(2)])
+        wait_for(lambda: steps(events, tables[0]).count("optimize") == 2)  # some rounds later
     assert ended == []
 
     for table in tables:
         assert steps(events, table)[:4] == ["flush", "merge", "optimize", "collect"]
+        assert steps(events, table).count("collect") == 1  # until the interval is over
         assert table.status().regions[0].wal_rows == 0
-        assert table.count_rows() == 2
+        assert table.count_rows() == 2 + (table is tables[0])
         assert not is_held(table._handle.context, COLLECTOR)
     flushed = events[0].document()
     assert {**flushed, "time": "", "seconds": 0, "region": ""} == {
