@@ -1,7 +1,7 @@
-"""Merge on Spark in a warm local session, beside the same merge in this process.
+"""Read, write, stream and merge in a warm local session of Spark, beside what needs no data source.
 
-At scale 1 it merges 20,000 rows into 1 and 10 million, and 500,000 rows into 10 million. The session and its Python
-workers have merged another table before.
+At scale 1 it reads and writes 1,000,000 rows of five columns, and merges 20,000 rows into 1 and 10 million, and 500,000
+rows into 10 million. The session and its Python workers have done the same with another table before.
 """
 
 from __future__ import annotations
@@ -12,15 +12,18 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import lancelsm
-from benchmarks import tables
+from benchmarks import spark_frames, tables
 from benchmarks.figures import Figure, seconds
 from lancelsm.compaction.spark import Spark
 
 
 def run(scale: float) -> Iterator[Figure]:
+    from pyspark.sql import SparkSession
+
     Spark.local()
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory)
+        yield from spark_frames.run(path, SparkSession.getActiveSession(), scale)
         tables.with_generations(path / "warm", base=2_000, count=200, generations=1).merge(engine="spark")
         for base, few in ((int(1_000_000 * scale), (20_000,)), (int(10_000_000 * scale), (20_000, 500_000))):
             table = tables.with_generations(path / "spark", base=base, count=1, generations=0)
