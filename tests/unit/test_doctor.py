@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import replace
@@ -330,6 +331,21 @@ def test_a_table_whose_appends_slow_down_needs_a_merge(tmp_path: Path) -> None:
     (check,) = [check for check in table_checks(table.uri) if not check.ok]
 
     assert "lancelsm merge" in check.remedy
+
+
+def test_a_cursor_that_nobody_moves_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = tables.create(tmp_path)
+    table.set_cursor("used", start="earliest")
+    table.set_cursor("left", start="earliest")
+    table.upsert([tables.row(1)])
+    table.set_cursor("used", start="latest")
+    now = time.time()
+
+    for days, wrong in ((6, []), (8, ["left has not read rows of 8 days ago, and keeps 1 entries of the log"])):
+        monkeypatch.setattr("lancelsm.common.clock.SystemClock.now", lambda _, later=days: now + later * 86_400)
+        failed = [check for check in table_checks(table.uri) if not check.ok]
+        assert [check.found for check in failed] == wrong
+    assert failed[0].remedy.endswith("--name left")
 
 
 def test_the_doctor_command_exits_with_1_if_a_check_fails(run: Run, tmp_path: Path) -> None:  # noqa: F811

@@ -29,8 +29,8 @@ def doctor(
     Of a deployment it checks credentials, regions, the clock, stacks, the bucket and its conditional writes, the
     registry, queues, functions and their settings, state machines and the Spark application. It uses your credentials
     and leaves one small object below work/doctor/, which expires. Of a table it checks the configuration, the newest
-    version of the base, heads and backlog, and what other tools did to the table: LanceDB, or Lance itself. Only
-    `lancelsm scrub` reads the objects that these name.
+    version of the base, heads and backlog, cursors that nobody moves, and what other tools did to the table: LanceDB,
+    or Lance itself. Only `lancelsm scrub` reads the objects that these name.
 
     With --smoke a row goes through the deployment: it is sent to the queue, read, flushed, merged and read again, in a
     table of its own below `lancelsm-smoke`, which your credentials create and drop.

@@ -1,4 +1,5 @@
-"""The checks of one table: it opens, its base belongs to it, its regions can be read, its backlog is short.
+"""The checks of one table: it opens, its base belongs to it, its regions can be read, its backlog is short, and its
+cursors are used.
 
 The last checks are what other tools did to it: `read.problems`.
 """
@@ -10,6 +11,8 @@ from pathlib import Path
 
 from lancelsm.dataset.base_table import BaseTable
 from lancelsm.errors import LsmError
+from lancelsm.history.changes import cursor_lag
+from lancelsm.history.cursor import list_cursors
 from lancelsm.read.problems import find_problems, promise_problems
 from lancelsm.region.catalog import regions, with_heads
 from lancelsm.region.handle import TableHandle, canonical, check_base, open_configured
@@ -17,12 +20,16 @@ from lancelsm.region.resharding import read_resharding
 from lancelsm.stack.doctor import Check, evaluate
 from lancelsm.table import Table
 
+CURSORS = "cursors"
 INDEXES = "indexes"
 OTHER_TOOLS = "other tools"  # the name of the checks for what other tools did to the table
 
+_DAY = 86_400
+_UNREAD_SECONDS = 7 * _DAY
+
 
 def doctor(table: Table | str | Path, *, storage_options: Mapping[str, str] | None = None) -> list[Check]:
-    """Check a table: configuration, base, regions, backlog, what other tools did, indexes. Nothing is repaired.
+    """Check a table: configuration, base, regions, backlog, cursors, other tools, indexes. Nothing is repaired.
 
     Args:
         table: the table, or its location. An open table is read with the options of the store that it has.
@@ -49,10 +56,11 @@ def table_checks(uri: str, *, storage_options: Mapping[str, str] | None = None) 
         found.append(Check(name="base", ok=True, found=f"version {base.version}"))
         found.append(_regions(handle))
         unfinished = _reshard(handle)
+        found += _cursors(handle)
         found += _other_tools(handle, base)
         found += [_indexes(handle), *unfinished]
     except LsmError as error:
-        name = ("configuration", "base", "regions", OTHER_TOOLS, INDEXES)[min(len(found), 4)]
+        name = ("configuration", "base", "regions", CURSORS, OTHER_TOOLS, INDEXES)[min(len(found), 5)]
         found.append(Check(name=name, ok=False, found=f"{error.kind}: {error.message}", remedy=error.remedy))
     return found
 
@@ -64,6 +72,21 @@ def _reshard(handle: TableHandle) -> list[Check]:
         return []
     problem = f"a reshard to {found.spec} is running, or was interrupted"
     return [Check(name="reshard", ok=False, found=problem, remedy=f"Finish it: lancelsm reshard {handle.context.uri}")]
+
+
+def _cursors(handle: TableHandle) -> list[Check]:
+    """Report cursors that have left rows unread for a week: they keep the log from then on."""
+    context = handle.context
+    known = list_cursors(context)
+    checks = []
+    for one in known:
+        lag = cursor_lag(context, one)
+        age = 0.0 if lag.since is None else context.clock.now() - lag.since
+        if age >= _UNREAD_SECONDS:
+            days = f"has not read rows of {age / _DAY:.0f} days ago, and keeps {lag.entries} entries of the log"
+            remedy = f"If its consumer is gone: lancelsm cursor drop {context.uri} --name {one.name}"
+            checks.append(Check(name=CURSORS, ok=False, found=f"{one.name} {days}", remedy=remedy))
+    return checks or [Check(name=CURSORS, ok=True, found=f"{len(known)}, none a week behind")]
 
 
 def _other_tools(handle: TableHandle, base: BaseTable) -> list[Check]:
