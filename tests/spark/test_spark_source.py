@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import runpy
@@ -10,7 +11,7 @@ from datetime import UTC, datetime
 from decimal import Decimal
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
@@ -19,6 +20,7 @@ import lancelsm
 from lancelsm.compaction.spark import Spark
 from lancelsm.errors import Invalid
 from lancelsm.spark import WrittenRows, merge, read, write
+from tests.integration.test_notebook import printed
 from tests.unit.tables import NEWEST, by_key, three_levels
 
 if TYPE_CHECKING:
@@ -198,6 +200,21 @@ def test_the_example_reads_joins_writes_and_merges(tmp_path: Path, session: Spar
     assert merge(session, target.uri).rows_upserted == 2
     found = session.read.format("lancelsm").load(target.uri).sort("id").collect()
     assert [tuple(one) for one in found] == [(0, "a", 6), (1, "b", 4), (9, "z", 0)]
+
+
+@needs_data_sources
+@pytest.mark.long
+def test_the_notebook_shows_what_it_does(
+    tmp_path: Path, session: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    cells = json.loads((Path(__file__).parents[2] / "examples" / "spark.ipynb").read_text())["cells"]
+    names: dict[str, Any] = {}
+
+    for cell in cells:
+        if cell["cell_type"] == "code":
+            shown = "".join("".join(one["data"]["text/plain"]) for one in cell["outputs"])
+            assert printed("".join(cell["source"]), names) == shown
 
 
 @needs_data_sources
