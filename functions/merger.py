@@ -6,7 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from lancelsm.compaction.maintenance import choose_optimize_engine, merge_table, optimize_table
+from lancelsm.compaction.engine import choose_optimize_engine
+from lancelsm.compaction.maintenance import merge_table, optimize_table
 from lancelsm.compaction.pace import Pace
 from lancelsm.errors import Corrupt, Fenced, Invalid
 from lancelsm.region.handle import TableHandle, open_table

@@ -20,12 +20,12 @@ from typing import Any, NamedTuple
 import pytest
 
 import lancelsm
-from lancelsm.cli.service import COLLECTOR, Event, TableService, serve
+from lancelsm.cli.service import Event, TableService, serve
 from lancelsm.cli.service_metrics import LOCAL, Metrics, endpoints, parse_address
 from lancelsm.cli.service_spans import span_recorder
 from lancelsm.errors import Corrupt, Invalid, Unavailable
 from lancelsm.region.handle import open_table
-from lancelsm.region.lease import is_held, lease
+from lancelsm.region.lease import COLLECTOR_LEASE, is_held, lease
 from tests.cli.console import COMMAND, Run
 from tests.unit.tables import row
 
@@ -96,7 +96,7 @@ def test_several_tables_are_maintained_and_collected(tmp_path: Path, monkeypatch
     tables = [make_table(tmp_path / name) for name in ("a", "b")]
     with running(*tables) as (services, events, ended):
         wait_for(lambda: all("collect" in steps(events, one) for one in tables))
-        assert all(is_held(one._handle.context, COLLECTOR) for one in tables)
+        assert all(is_held(one._handle.context, COLLECTOR_LEASE) for one in tables)
         assert [one.health()["ok"] for one in services] == [True, True]
         tables[0].upsert([row(2)])
         wait_for(lambda: steps(events, tables[0]).count("optimize") == 2)  # some rounds later
@@ -107,7 +107,7 @@ def test_several_tables_are_maintained_and_collected(tmp_path: Path, monkeypatch
         assert steps(events, table).count("collect") == 1  # until the interval is over
         assert table.status().regions[0].wal_rows == 0
         assert table.count_rows() == 2 + (table is tables[0])
-        assert not is_held(table._handle.context, COLLECTOR)
+        assert not is_held(table._handle.context, COLLECTOR_LEASE)
     flushed = events[0].document()
     assert {**flushed, "time": "", "seconds": 0, "region": ""} == {
         "time": "", "table": flushed["table"], "step": "flush", "seconds": 0, "region": "", "generations": 1, "rows": 1
@@ -116,7 +116,7 @@ def test_several_tables_are_maintained_and_collected(tmp_path: Path, monkeypatch
 
 def test_only_one_service_of_a_table_collects(tmp_path: Path) -> None:
     table = make_table(tmp_path / "a")
-    with lease(table._handle.context, COLLECTOR), running(table) as (_, events, _):
+    with lease(table._handle.context, COLLECTOR_LEASE), running(table) as (_, events, _):
         wait_for(lambda: "optimize" in steps(events, table))
     assert "collect" not in steps(events, table)
 
@@ -302,4 +302,4 @@ def test_a_signal_ends_the_service_after_its_step(tmp_path: Path, number: int, c
     assert err.startswith("Serving /healthz and /metrics on port ")
     assert err.count("\n") == 1
     assert [one["step"] for one in seen] == ["flush", "merge", "optimize", "collect"]
-    assert not is_held(table._handle.context, COLLECTOR)
+    assert not is_held(table._handle.context, COLLECTOR_LEASE)

@@ -7,9 +7,8 @@ from typing import Any
 import pytest
 
 from lancelsm.common.layout import lease_key
-from lancelsm.compaction.maintenance import BASE
 from lancelsm.region.handle import open_table
-from lancelsm.region.lease import lease
+from lancelsm.region.lease import BASE_LEASE, lease
 from lancelsm.table import Table
 from tests.integration.deployment import Deployment, rows, until
 
@@ -40,7 +39,7 @@ def jobs(deployment: Deployment, execution: str) -> list[dict[str, Any]]:
 
 def leased(table: Table) -> bool:
     context = open_table(table.uri).context
-    found = context.registry.read(lease_key(context.table, BASE))
+    found = context.registry.read(lease_key(context.table, BASE_LEASE))
     return found is not None and bool(found["holder"])
 
 
@@ -52,7 +51,7 @@ def queried(deployment: Deployment, table: Table) -> dict[int, int]:
 def test_a_merge_succeeds_after_a_failed_and_a_cancelled_job(deployment: Deployment) -> None:
     # Given a merge whose first job fails because another merge holds the lease
     table = pending(deployment, "retried")
-    with lease(open_table(table.uri).context, BASE):
+    with lease(open_table(table.uri).context, BASE_LEASE):
         execution = deployment.start({"table": table.uri, "engine": "spark", "retry_seconds": 1})
         until(lambda: jobs(deployment, execution), lambda found: found and found[0]["state"] == "FAILED")
         after_failure = queried(deployment, table)

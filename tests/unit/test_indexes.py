@@ -534,7 +534,7 @@ def test_a_promise_that_lost_its_race_is_not_committed(tmp_path: Path) -> None:
 
 def test_only_one_process_maintains_the_indexes(tmp_path: Path) -> None:
     table = create(tmp_path)
-    with maintained.lease(table._handle.context, maintained.INDEXES), pytest.raises(Contended, match="'indexes'"):
+    with maintained.lease(table._handle.context, maintained.INDEXES_LEASE), pytest.raises(Contended, match="'indexes'"):
         lancelsm.open(table.uri).create_index("vec", kind="IVF_FLAT")
 
 

@@ -13,7 +13,7 @@ import pytest
 import lancelsm
 from lancelsm.admin.clone import clone_snapshot
 from lancelsm.admin.copy_table import copy_table
-from lancelsm.admin.lifetime import set_ttl
+from lancelsm.admin.set_ttl import set_ttl
 from lancelsm.backup import back_up, restore
 from lancelsm.compaction import expired
 from lancelsm.compaction.maintenance import optimize_table
@@ -178,7 +178,7 @@ def test_set_ttl_tries_again_if_another_commit_was_faster_or_its_reply_is_lost(
             raise Unavailable("no answer")
         return done
 
-    monkeypatch.setattr("lancelsm.admin.lifetime.commit", raced)
+    monkeypatch.setattr("lancelsm.admin.set_ttl.commit", raced)
     set_ttl(handle, "2d on at")
     metadata = handle.read_base().metadata
     assert (calls[0], metadata["x"], metadata[TTL]) == (2, "1", "2d on at")

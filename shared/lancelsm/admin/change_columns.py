@@ -14,8 +14,6 @@ from typing import Any
 
 import pyarrow as pa
 
-from lancelsm.compaction.indexes import INDEXES
-from lancelsm.compaction.maintenance import BASE
 from lancelsm.dataset.base_rows import CommittedVersion
 from lancelsm.dataset.base_table import BaseTable
 from lancelsm.dataset.column_changes import commit_change, first_unused_id
@@ -30,7 +28,7 @@ from lancelsm.region.catalog import TableContext
 from lancelsm.region.config import newest_sequence
 from lancelsm.region.drift import drift
 from lancelsm.region.handle import TableHandle
-from lancelsm.region.lease import lease
+from lancelsm.region.lease import BASE_LEASE, INDEXES_LEASE, lease
 from lancelsm.region.unfinished_change import finish_change
 
 _ATTEMPTS = 8
@@ -95,7 +93,7 @@ def holding_base(context: TableContext) -> Iterator[None]:
         for _ in context.budget().attempts():
             try:
                 with ExitStack() as taken:
-                    for name in (BASE, INDEXES):
+                    for name in (BASE_LEASE, INDEXES_LEASE):
                         taken.enter_context(lease(context, name))
                     held.enter_context(taken.pop_all())
                     break

@@ -88,7 +88,7 @@ def create_table(
         check_owner(owner)
         ports.registry(kind, uri=location, store=store, clock=ports.clock, ids=ports.ids)
         texts = {name: str(value) for name, value in setting.parse_settings(settings or {}).items()}
-        lifetime = "" if ttl is None else parse_ttl(ttl, schema.columns).text
+        ttl_text = "" if ttl is None else parse_ttl(ttl, schema.columns).text
         wanted_indexes = read_indexes(indexes or {}, schema=schema, uri=location)
         rows = None if data is None else upserts(data, schema=schema).select(schema.names)
     wanted = BaseFacts(
@@ -99,7 +99,7 @@ def create_table(
     )
     batches = [] if rows is None else rows.to_batches()
     base = ensure_base(
-        store, location, schema, wanted, spec, rows=batches, ttl=lifetime, storage_options=storage_options
+        store, location, schema, wanted, spec, rows=batches, ttl=ttl_text, storage_options=storage_options
     )
     if base.schema != schema:
         raise Corrupt("Lance gave the columns other field ids than expected", table=location)

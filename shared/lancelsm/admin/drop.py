@@ -21,7 +21,6 @@ from lancelsm.admin.clone import release
 from lancelsm.admin.create import read_copy_marker
 from lancelsm.common.checked import checked
 from lancelsm.common.layout import CLONE, CONFIG, DROPPING, TableId, snapshots, table_key
-from lancelsm.compaction.maintenance import BASE
 from lancelsm.dataset.base_table import find_base
 from lancelsm.dataset.scrub_reads import shared_directories
 from lancelsm.dataset.tags import tags
@@ -35,7 +34,7 @@ from lancelsm.objects.location import is_same_location, local_path
 from lancelsm.region import config as configs
 from lancelsm.region.catalog import TableContext
 from lancelsm.region.handle import Ports, canonical, open_configured
-from lancelsm.region.lease import lease
+from lancelsm.region.lease import BASE_LEASE, lease
 from lancelsm.region.lineage import TAG_PREFIX, CloneLineage, read_lineage
 from lancelsm.region.markers import REMEDY, decode_marker, read_marker
 from lancelsm.region.on_ports import on_ports
@@ -78,7 +77,7 @@ def drop_table(ports: Ports, /, uri: str | Path, *, storage_options: Mapping[str
     if lineage is not None and lineage.table != table:
         what = f"the record of the clone's source belongs to another clone, {lineage.table}"
         raise Corrupt(what, remedy=REMEDY, table=location, object=CLONE)
-    with lease(context, BASE):
+    with lease(context, BASE_LEASE):
         marker = {"table": table, "registry": kind}
         if lineage is not None:
             marker["created_at"] = _created_at(context)  # guard: drop remembers where its clone was created

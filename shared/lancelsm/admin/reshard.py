@@ -14,7 +14,7 @@ from functools import partial
 from typing import TypeVar
 
 from lancelsm.common.layout import RegionValues, region_key
-from lancelsm.compaction.maintenance import BASE, flush_table, merge_table
+from lancelsm.compaction.maintenance import flush_table, merge_table
 from lancelsm.dataset.adoption import write_facts
 from lancelsm.dataset.base_table import REGIONS, BaseTable
 from lancelsm.dataset.deleted_keys import deletes_of_other_regions
@@ -25,7 +25,7 @@ from lancelsm.region.catalog import Region, SealedRegion, TableContext, regions
 from lancelsm.region.compare_and_swap import newest
 from lancelsm.region.handle import TableHandle
 from lancelsm.region.head import RegionState
-from lancelsm.region.lease import lease
+from lancelsm.region.lease import BASE_LEASE, RESHARD_LEASE, lease
 from lancelsm.region.resharding import Resharding, begin_resharding, finish_resharding, read_resharding
 from lancelsm.registry import SwapUnknown
 from lancelsm.routing import spec as region_specs
@@ -33,7 +33,6 @@ from lancelsm.routing.route import all_values, check_supported
 from lancelsm.routing.spec import RegionSpec, parse_regions
 from lancelsm.wal.claim import create_region, seal
 
-RESHARD = "reshard"  # the name of the lease that a process holds while it seals and merges for a reshard
 _ROUNDS = 4  # of flushes and merges before the regions are sealed
 
 T = TypeVar("T")
@@ -103,7 +102,7 @@ def finish_reshard(handle: TableHandle) -> None:
     """
     found = read_resharding(handle.context)
     if found is not None and not found.done:
-        with lease(handle.context, RESHARD):
+        with lease(handle.context, RESHARD_LEASE):
             _complete(newest_handle(handle), found)
 
 
@@ -127,7 +126,7 @@ def _drain(handle: TableHandle) -> None:
 
 def _finish(handle: TableHandle, found: Resharding) -> tuple[TableHandle, Resharded]:
     def complete() -> tuple[TableHandle, Resharded]:
-        with lease(handle.context, RESHARD):
+        with lease(handle.context, RESHARD_LEASE):
             return _complete(handle, found)
 
     return _patiently(handle.context, complete)
@@ -198,7 +197,7 @@ def _commit_spec(handle: TableHandle, spec: RegionSpec) -> BaseTable:
     """Commit the spec to the base: from then on it decides."""
 
     def commit() -> BaseTable:
-        with lease(handle.context, BASE):
+        with lease(handle.context, BASE_LEASE):
             base = handle.read_base()
             if not _has_spec(base, handle, spec):
                 deletes = deletes_of_other_regions(base, handle.context.objects)  # guard: reshard keeps merged deletes

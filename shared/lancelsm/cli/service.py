@@ -20,12 +20,11 @@ from lancelsm.errors import Ambiguous, Contended, LsmError, Unavailable
 from lancelsm.gc.collect import Collected, collect
 from lancelsm.read.status import TableStatus
 from lancelsm.region.handle import TableHandle
-from lancelsm.region.lease import lease
+from lancelsm.region.lease import COLLECTOR_LEASE, lease
 
 if TYPE_CHECKING:
     from lancelsm.cli.service_metrics import Metrics
 
-COLLECTOR = "collector"
 FAILING_SECONDS = 300.0  # a table whose rounds have failed for so long is not healthy
 
 
@@ -123,7 +122,7 @@ class TableService:
         self._next_collection = now + self._handle.settings.collect_interval_seconds
         if not self._is_collector:
             try:
-                held.enter_context(lease(self._handle.context, COLLECTOR))
+                held.enter_context(lease(self._handle.context, COLLECTOR_LEASE))
             except Contended:  # another service is; look again after the interval
                 return
             self._is_collector = True

@@ -139,7 +139,7 @@ def status(
     regions = found["regions"]
     waiting = sum(region["wal_rows"] for region in regions), sum(region["generations"] for region in regions)
     title = f"{found['table']}: base version {found['base_version']}, {counted(len(regions), 'region')}"
-    lifetime = [] if status.ttl is None else [f"Rows expire: {status.ttl}"]
+    expiry = [] if status.ttl is None else [f"Rows expire: {status.ttl}"]
     lag = f"{counted(waiting[0], 'row')} to flush, {counted(waiting[1], 'generation')} to merge"
     columns = tuple(regions[0]) if regions else ("region",)
     behind = [
@@ -153,7 +153,7 @@ def status(
     def text() -> Any:
         from rich.console import Group
 
-        return Group(title, lag, *lifetime, *behind, *problems, listing(regions, columns=columns))
+        return Group(title, lag, *expiry, *behind, *problems, listing(regions, columns=columns))
 
     session.show(found, text)
 
@@ -294,7 +294,7 @@ def config_ttl(
 
     An expired row counts as deleted in every read. As JSON: {"table", "ttl"}.
     """
-    from lancelsm.admin.lifetime import set_ttl
+    from lancelsm.admin.set_ttl import set_ttl
     from lancelsm.common.duration import NEVER
 
     handle = session.handle(uri)

@@ -14,7 +14,7 @@ from typing import Literal, TypeVar
 from lancelsm.common.layout import RegionId
 from lancelsm.common.settings import Settings
 from lancelsm.compaction.compact import CompactedGeneration, compact_table
-from lancelsm.compaction.maintenance import BASE, Flushed, finish_indexes, flush_region, merge_table, optimize_table
+from lancelsm.compaction.maintenance import Flushed, finish_indexes, flush_region, merge_table, optimize_table
 from lancelsm.compaction.merge import Merged
 from lancelsm.compaction.optimize import Optimized
 from lancelsm.compaction.runner import Engine
@@ -23,7 +23,7 @@ from lancelsm.read.index_status import IndexStatus
 from lancelsm.read.status import RegionStatus, TableStatus, read_status
 from lancelsm.region.catalog import regions
 from lancelsm.region.handle import TableHandle
-from lancelsm.region.lease import is_held
+from lancelsm.region.lease import BASE_LEASE, is_held
 
 TICK_SECONDS = 1.0
 """The time between two rounds that find nothing to do."""
@@ -134,7 +134,7 @@ class BackgroundRunner:
         most = self._handle.settings.max_generations
         crowd = max((region.generations for region in status.regions), default=0)
         # A merge reads all of them anyway.
-        if crowd <= most or (crowd <= 2 * most and is_held(self._handle.context, BASE)):
+        if crowd <= most or (crowd <= 2 * most and is_held(self._handle.context, BASE_LEASE)):
             return []
         return self._timed("compact", partial(compact_table, self._handle), _compact_facts)
 

@@ -47,11 +47,10 @@ from lancelsm.region import manifest as manifests
 from lancelsm.region.catalog import Region, SealedRegion, regions, with_heads
 from lancelsm.region.compare_and_swap import commit, newest
 from lancelsm.region.handle import TableHandle
-from lancelsm.region.lease import lease
+from lancelsm.region.lease import INDEXES_LEASE, lease
 from lancelsm.region.manifest import GenerationIndexes, Manifest
 from lancelsm.wal.claim import create_region
 
-INDEXES = "indexes"  # the name of the lease
 _ATTEMPTS = 8
 
 
@@ -66,7 +65,7 @@ def create_index(
 ) -> IndexStatus:
     """Create an index on the base and on every generation; see `Table.create_index`."""
     options = options or {}
-    with error_context(table=handle.context.uri), lease(handle.context, INDEXES):
+    with error_context(table=handle.context.uri), lease(handle.context, INDEXES_LEASE):
         schema, uri = handle.read_base().schema, handle.context.uri
         stored.check_index(schema, column=column, kind=kind, name=name, options=options, table=uri)
         _promise(handle, lambda found: replace(found, every=False))
@@ -96,7 +95,7 @@ def create_index(
 
 def drop_index(handle: TableHandle, name: str) -> None:
     """Drop an index of the base, and build it no longer; see `Table.drop_index`."""
-    with error_context(table=handle.context.uri), lease(handle.context, INDEXES):
+    with error_context(table=handle.context.uri), lease(handle.context, INDEXES_LEASE):
         base = handle.read_base()
         known = {one.name for one in stored.base_indexes(base)} | {one.name for one in stored.wanted_list(base).indexes}
         if name not in known:
@@ -113,7 +112,7 @@ def drop_index(handle: TableHandle, name: str) -> None:
 def maintain_indexes(handle: TableHandle) -> bool:
     """Bring list, heads, generations and promise to the indexes that the base has. Return whether anything changed.
 
-    The caller holds the lease `INDEXES`.
+    The caller holds the lease `INDEXES_LEASE`.
 
     Raises:
         Contended: other processes kept changing the base. What was done stays; run it again.
@@ -189,7 +188,7 @@ def extend(handle: TableHandle) -> bool:
     """Let the indexes of the base cover all its rows. Return whether the base changed; retries after a conflict.
 
     An index that Lance refuses to extend is recorded as stalled and promised no longer: a collection does not wait for
-    it. It is tried again at each call. The caller holds the lease `INDEXES`.
+    it. It is tried again at each call. The caller holds the lease `INDEXES_LEASE`.
     """
     for _ in range(_ATTEMPTS):
         with suppress(Contended):
@@ -218,7 +217,7 @@ def retrain(handle: TableHandle) -> bool:
     if not due:
         return False
     trained = False
-    with suppress(Contended), lease(handle.context, INDEXES):
+    with suppress(Contended), lease(handle.context, INDEXES_LEASE):
         for name in due:
             _record(handle, partial(_with_training, rows={name: handle.read_base().rows}))
             trained |= retrain_index(handle.read_base(), name)

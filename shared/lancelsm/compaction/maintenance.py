@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Literal, get_args
 
 from lancelsm.common.full_disk import is_full, no_room
 from lancelsm.common.layout import Generation, Position, RegionId, generation_path
 from lancelsm.common.room import Room
-from lancelsm.common.settings import Settings
+from lancelsm.compaction.engine import committed_manifests, runner_of
 from lancelsm.compaction.expired import remove_expired
 from lancelsm.compaction.flush import Stored, Write, flush
 from lancelsm.compaction.fold import FoldedRows
 from lancelsm.compaction.indexes import (
-    INDEXES,
     build_generation,
     extend,
     index_key,
@@ -25,9 +23,8 @@ from lancelsm.compaction.indexes import (
     retrain,
     unfinished,
 )
-from lancelsm.compaction.inprocess import InProcess
 from lancelsm.compaction.merge import Merged, merge_generations
-from lancelsm.compaction.optimize import Optimized, bytes_due, optimize_base
+from lancelsm.compaction.optimize import Optimized, optimize_base
 from lancelsm.compaction.pace import Pace
 from lancelsm.compaction.plan import RegionPending, Sums
 from lancelsm.compaction.runner import Engine, TaskRunner
@@ -36,7 +33,7 @@ from lancelsm.dataset.base_table import BaseTable
 from lancelsm.dataset.file_ranges import range_reader
 from lancelsm.dataset.generation import check_generation, write_generation
 from lancelsm.dataset.indexes import wanted_list
-from lancelsm.errors import Contended, Corrupt, Invalid, error_context
+from lancelsm.errors import Contended, Corrupt, error_context
 from lancelsm.objects.filesum import sum_files
 from lancelsm.objects.local_copies import LocalCopies
 from lancelsm.objects.location import local_path
@@ -50,13 +47,12 @@ from lancelsm.region.config import newest_sequence
 from lancelsm.region.drift import Drifted, drift, resume, stop_writers
 from lancelsm.region.handle import TableHandle
 from lancelsm.region.head import Head
-from lancelsm.region.lease import lease
+from lancelsm.region.lease import BASE_LEASE, INDEXES_LEASE, lease
 from lancelsm.region.manifest import FlushedGeneration, GenerationKeys, IndexesChanged, Manifest
 from lancelsm.region.unfinished_change import finish_if_begun, raise_version
 from lancelsm.wal.replay import AHEAD_BYTES
 
 _STAGED_BYTES = 128 << 20  # of rows; from more of them, a generation is written to an object store directly
-BASE = "base"  # the name of the lease that a process holds while it merges, optimizes, collects or drops the base
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,16 +64,6 @@ class Flushed:
     rows: int
     path: str  # relative to the table
     through: Position  # the last WAL entry in the generation
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PendingMerge:
-    """What a merge would do now. `spans`: (newest merged, newest flushed) generation of each region to be merged."""
-
-    spans: Mapping[RegionId, tuple[Generation, Generation]]
-    delta_rows: int  # as stored, tombstones included
-    delta_bytes: int  # in memory
-    base_rows: int
 
 
 def flush_table(handle: TableHandle, *, region: str | None = None) -> list[Flushed]:
@@ -227,7 +213,7 @@ def merge_table(handle: TableHandle, *, engine: Engine = "auto", runner: TaskRun
     looked: list[BaseTable] = []
 
     def read_regions() -> list[RegionPending]:
-        read[:] = _committed(handle, with_heads(context, regions(context)))
+        read[:] = committed_manifests(handle, with_heads(context, regions(context)))
         return [_pending(region, found.manifest) for region, found in read]
 
     def check(base: BaseTable) -> None:
@@ -241,14 +227,14 @@ def merge_table(handle: TableHandle, *, engine: Engine = "auto", runner: TaskRun
             heads_read = [(region, found.head) for region, found in read]
             warn_of_problems(handle, base=base, heads=heads_read, merging=True, stacklevel=3)
 
-    with error_context(table=context.uri), lease(context, BASE), _full_disk(context.uri):
+    with error_context(table=context.uri), lease(context, BASE_LEASE), _full_disk(context.uri):
         merged = merge_generations(
             uri=context.uri,
             table=context.table,
             read_regions=read_regions,
             check=check,
             objects=context.objects,
-            runner=runner or _runner(handle, engine),
+            runner=runner or runner_of(handle, engine),
             clock=context.clock,
             ids=context.ids,
             storage_options=handle.storage_options,
@@ -280,7 +266,7 @@ def optimize_table(handle: TableHandle, *, pace: Pace | None = None) -> Optimize
         Contended: a merge or another optimize is running. The indexes may be up to date.
         Unavailable: the store did not answer.
     """
-    with lease(handle.context, INDEXES):
+    with lease(handle.context, INDEXES_LEASE):
         indexed = index_key(handle)
         indexed |= maintain_indexes(handle)
         indexed |= extend(handle)
@@ -288,7 +274,7 @@ def optimize_table(handle: TableHandle, *, pace: Pace | None = None) -> Optimize
     extended = False
     expired: int | None = None
     while True:
-        with lease(handle.context, BASE):
+        with lease(handle.context, BASE_LEASE):
             base = handle.read_base()
             expired = remove_expired(handle, base) if expired is None else expired
             done = optimize_base(
@@ -316,23 +302,6 @@ def optimize_table(handle: TableHandle, *, pace: Pace | None = None) -> Optimize
     return replace(done, indexes_extended=done.indexes_extended or indexed or trained)
 
 
-def choose_optimize_engine(handle: TableHandle, engine: Engine) -> Literal["inprocess", "spark"]:
-    """Decide where an optimize runs: `auto` decides by the bytes that it rewrites.
-
-    Raises:
-        Unavailable: the store did not answer.
-    """
-    if engine != "auto":
-        return engine
-    due = bytes_due(
-        uri=handle.context.uri,
-        small_fragments=handle.settings.optimize_small_fragments,
-        deleted_share=handle.settings.optimize_deleted_percent / 100,
-        storage_options=handle.storage_options,
-    )
-    return "inprocess" if due <= handle.settings.optimize_inprocess_bytes else "spark"
-
-
 def finish_indexes(handle: TableHandle) -> None:
     """Finish indexes whose creation or drop was interrupted; do nothing if another process maintains them.
 
@@ -340,7 +309,7 @@ def finish_indexes(handle: TableHandle) -> None:
     """
     with suppress(Contended):
         if unfinished(handle):
-            with lease(handle.context, INDEXES):
+            with lease(handle.context, INDEXES_LEASE):
                 maintain_indexes(handle)
 
 
@@ -415,12 +384,6 @@ def _full_disk(uri: str) -> Iterator[None]:
         raise
 
 
-def _committed(handle: TableHandle, found: Sequence[tuple[Region, Head]]) -> list[tuple[Region, CommittedManifest]]:
-    """Return the regions with the manifests that their heads name now."""
-    named = handle.context.each(lambda pair: read_committed(*pair), found)
-    return [(region, one) for (region, _), one in zip(found, named, strict=True)]
-
-
 def _pending(region: Region, manifest: Manifest) -> RegionPending:
     listed = tuple((g.generation, generation_path(region.id, g.path)) for g in manifest.generations)
     sums = {
@@ -430,59 +393,6 @@ def _pending(region: Region, manifest: Manifest) -> RegionPending:
     }
     spans = {g.generation: g.numbers for g in manifest.generations if len(g.numbers) > 1}
     return RegionPending(region=region.id, newest=manifest.newest, generations=listed, sums=sums, spans=spans)
-
-
-def pending_merge(handle: TableHandle) -> PendingMerge:
-    """Read what a merge would merge now: all heads first, then the base.
-
-    Raises:
-        Corrupt, Unavailable: heads, manifests or the base could not be read.
-    """
-    read = _committed(handle, with_heads(handle.context, regions(handle.context)))
-    manifests = [(region, found.manifest) for region, found in read]
-    base = handle.read_base()
-    counters = {region.id: base.counters.get(region.id, Generation(0)) for region, _ in manifests}
-    delta = [
-        generation
-        for region, manifest in manifests
-        for generation in manifest.generations
-        if generation.generation > counters[region.id]
-    ]
-    return PendingMerge(
-        spans={
-            region.id: (counters[region.id], manifest.newest)
-            for region, manifest in manifests
-            if manifest.newest > counters[region.id]
-        },
-        delta_rows=sum(generation.rows or 0 for generation in delta),
-        delta_bytes=sum(generation.bytes or 0 for generation in delta),
-        base_rows=base.rows,
-    )
-
-
-def choose_engine(
-    engine: Engine, settings: Settings, pending: Callable[[], PendingMerge]
-) -> Literal["inprocess", "spark"]:
-    """Decide where a merge runs. Calls `pending` only if the size matters. Raises `Invalid` for an unknown engine."""
-    if engine not in get_args(Engine):
-        raise Invalid(f"unknown engine {engine!r}", remedy=f"Use one of {', '.join(get_args(Engine))}")
-    if engine != "auto":
-        return engine
-    found = pending()
-    small = (
-        found.delta_rows < settings.merge_inprocess_delta_rows
-        and found.delta_bytes < settings.merge_inprocess_delta_bytes
-        and found.base_rows < settings.merge_inprocess_base_rows
-    )
-    return "inprocess" if small else "spark"
-
-
-def _runner(handle: TableHandle, engine: Engine) -> TaskRunner:
-    if choose_engine(engine, handle.settings, lambda: pending_merge(handle)) == "inprocess":
-        return InProcess()
-    from lancelsm.compaction.spark import Spark  # noqa: PLC0415 - Spark is an extra
-
-    return Spark.local()
 
 
 def _report(region: Region, seen: CommittedManifest, through: Generation, schema_version: int) -> None:

@@ -26,7 +26,6 @@ from lancelsm.common.layout import (
     table_key,
 )
 from lancelsm.common.setsum import Setsum
-from lancelsm.compaction.maintenance import BASE
 from lancelsm.dataset.base_rows import Base, Preempted, commit
 from lancelsm.dataset.base_table import FENCE, BaseTable
 from lancelsm.dataset.cleanup import (
@@ -51,7 +50,7 @@ from lancelsm.history.snapshot import tag_of
 from lancelsm.objects import Listed
 from lancelsm.region.base_checked import Checked, checked_of
 from lancelsm.region.handle import TableHandle, check_base
-from lancelsm.region.lease import lease
+from lancelsm.region.lease import BASE_LEASE, lease
 from lancelsm.registry import Fields, Record, SwapApplied
 
 _FILE = re.compile(rf"data/[^/]+\.lance|_deletions/[^/]+\.(arrow|bin)|{STATEMENTS}[^/]+\.(binpb|arrow)")
@@ -180,7 +179,7 @@ def mark_base(
 
 def mark_in_base(handle: TableHandle, pins: Iterable[Pin]) -> MarkedRound:
     """Call `survey_base` under the lease of the base; raise `Contended` while another process holds it."""
-    with lease(handle.context, BASE):
+    with lease(handle.context, BASE_LEASE):
         return survey_base(handle, pins)
 
 
@@ -201,7 +200,7 @@ def commit_base(handle: TableHandle, key: str) -> bool:
         raise Corrupt("the list is that of a region's round, not of the base", table=context.uri, object=key)
     number = listed.round.number
     if read_floor(handle).round < number:
-        with lease(context, BASE):
+        with lease(context, BASE_LEASE):
             _raise_fence(handle, listed.round.fence)  # guard: fence is raised before files are deleted
     change: Fields = {
         "base_floor": listed.round.floor,

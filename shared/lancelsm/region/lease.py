@@ -15,6 +15,10 @@ from lancelsm.errors import Contended, Corrupt, LsmError, Unavailable
 from lancelsm.region.catalog import TableContext
 from lancelsm.registry import Record, SwapApplied, SwapUnknown, number, text
 
+BASE_LEASE = "base"  # held while the base is merged, optimized, collected, changed or dropped
+INDEXES_LEASE = "indexes"  # held while indexes are built, dropped or maintained, and while columns change
+RESHARD_LEASE = "reshard"  # held while a reshard seals and merges
+COLLECTOR_LEASE = "collector"  # held by the service that collects a table
 LEASE_SECONDS = 60.0
 _SKEW_SECONDS = 300.0  # a lease that ends later than LEASE_SECONDS plus this was written by a wrong clock
 

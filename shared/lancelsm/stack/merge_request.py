@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 from lancelsm.common.json_text import parse_json
 from lancelsm.common.layout import Generation, RegionId, is_id
-from lancelsm.compaction.maintenance import choose_engine, pending_merge
+from lancelsm.compaction.engine import choose_engine, pending_merge
 from lancelsm.compaction.merge import Merged
 from lancelsm.compaction.runner import Engine
 from lancelsm.errors import Corrupt, Invalid, LsmError

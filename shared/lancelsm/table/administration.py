@@ -70,7 +70,7 @@ class TableAdministration(OpenTable):
             Contended, Unavailable: it may not be set. Call it again.
             Corrupt: the base belongs to another table, or can't be read.
         """
-        from lancelsm.admin.lifetime import set_ttl  # noqa: PLC0415 - loads Lance
+        from lancelsm.admin.set_ttl import set_ttl  # noqa: PLC0415 - loads Lance
 
         self._check_writable()
         set_ttl(self._handle, ttl)
