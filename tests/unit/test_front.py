@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import pickle
 import sys
 from collections.abc import Iterator
@@ -195,6 +196,12 @@ def test_a_table_works_in_async_code(table: Table) -> None:
             return [*counts, [one for batch in batches for one in batch["id"].to_pylist()], row["id"], rows.num_rows]
 
     assert asyncio.run(use()) == [2, 0, [9, 3, 2], 9, 1]
+
+
+def test_open_async_has_the_arguments_of_open() -> None:
+    assert (
+        inspect.signature(lancelsm.open_async).parameters.keys() == inspect.signature(lancelsm.open).parameters.keys()
+    )
 
 
 def test_the_event_loop_goes_on_while_a_call_runs(table: Table) -> None:

@@ -60,7 +60,7 @@ def create(
     data_or_schema: ArrowLike | pa.Schema,
     *,
     primary_key: str | Sequence[str],
-    regions: Annotated[str | None, "checked here: a number is a common mistake"] = None,
+    regions: Annotated[str | None, "region spec"] = None,  # annotated: a number gets a remedy of its own
     registry: str | None = None,
     owner: str = DEFAULT_OWNER,
     settings: Mapping[str, object] | None = None,

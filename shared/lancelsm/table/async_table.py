@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar
@@ -129,6 +129,14 @@ class AsyncTable:
         return AsyncTable(await asyncio.to_thread(self.table.at, at))
 
 
-async def open_async(uri: str | Path, **options: Any) -> AsyncTable:
+async def open_async(
+    uri: str | Path,
+    *,
+    settings: Mapping[str, object] | None = None,
+    storage_options: Mapping[str, str] | None = None,
+    owner: str | None = None,
+    at: At | None = None,
+) -> AsyncTable:
     """Open a table for asyncio. Arguments and errors are those of `lancelsm.open`."""
-    return AsyncTable(await asyncio.to_thread(functools.partial(open_table, uri, **options)))
+    opened = functools.partial(open_table, settings=settings, storage_options=storage_options, owner=owner, at=at)
+    return AsyncTable(await asyncio.to_thread(opened, uri))
