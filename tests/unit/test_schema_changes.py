@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from decimal import Decimal
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any
+from unittest import mock
 
 import lance
 import pyarrow as pa
@@ -607,3 +609,17 @@ def test_events_are_not_ordered_by_a_column_that_was_dropped(tmp_path: Path) -> 
         held.apply_changes([{"id": 1, "at": 1, "v": "a"}], sequence_by="at")
     assert lancelsm.open(table.uri).config.sequence_by == ()
     assert rows_of(table) == []
+
+
+def test_an_error_of_the_caller_is_raised_if_the_columns_can_not_be_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = create(tmp_path)
+    monkeypatch.setattr("lancelsm.region.config.read", mock.Mock(side_effect=Unavailable("no answer")))
+    with table.writer() as writer, pytest.raises(Invalid, match="no column 'c'"):
+        writer.submit({**row(1), "c": 1})
+    for call in (table.upsert, partial(table.upsert, partial=True)):
+        with pytest.raises(Invalid, match="no column 'c'"):
+            call([{**row(1), "c": 1}])
+    with pytest.raises(Invalid, match="c"):
+        table.update(where="c = 1", set={"v": "'x'"})

@@ -17,7 +17,7 @@ from lancelsm.common.committed import Committed
 from lancelsm.common.settings import Settings, given_settings
 from lancelsm.common.trace import NO_TRACE, Trace
 from lancelsm.dataset.base_table import BaseTable
-from lancelsm.errors import Contended, Corrupt, Invalid, error_context
+from lancelsm.errors import Contended, Corrupt, Invalid, Unavailable, error_context
 from lancelsm.history.at import At, AtSnapshot, find_version, read_at
 from lancelsm.history.pin_records import Pin
 from lancelsm.history.snapshot import check_readable, find_snapshot, snapshot_errors, snapshot_view
@@ -180,6 +180,13 @@ class OpenTable:
         """
         return self._see(self._handle.read_base()) if from_base else self._use(self._handle.with_newest_columns())
 
+    def _knew_less(self) -> bool:
+        """Whether the columns were not those of now, which an error may be due to; False if that can't be found out."""
+        try:
+            return self._learn_columns()
+        except Unavailable:
+            return False
+
     def _learn_from_heads(self) -> None:
         """Read the columns again if a head of the last appends names a newer version."""
         if self._region_writers is not None and self._region_writers.schema_version > self._schema.version:
@@ -205,7 +212,7 @@ class OpenTable:
             except NewerSchema:
                 self._learn_columns(from_base=True)
             except Invalid as error:  # it may name a column that this object does not know yet
-                if "regions_done" in error.where or not self._learn_columns():
+                if "regions_done" in error.where or not self._knew_less():
                     raise
         return work()
 
@@ -216,7 +223,7 @@ class OpenTable:
         try:
             return convert(data, schema), schema
         except Invalid:
-            if not self._learn_columns() or hasattr(data, "__next__") or hasattr(data, "read_next_batch"):
+            if not self._knew_less() or hasattr(data, "__next__") or hasattr(data, "read_next_batch"):
                 raise  # what can be read only once was read
             schema = self._schema
             return convert(data, schema), schema

@@ -324,7 +324,7 @@ class TableWrites(OpenTable):
                 self._learn_columns(from_base=True)
                 raise
             except Invalid as error:
-                if not self._learn_columns():
+                if not self._knew_less():
                     raise
                 what = f"the columns of the table have changed, and an event did not fit the old ones: {error.message}"
                 raise NewerSchema(what, remedy="Call it again with the same events") from error

@@ -159,7 +159,9 @@ class Writer:
         try:
             return known.take(data)
         except Invalid:  # the table may have other columns by now
-            newest = self._learn_columns(known)
+            newest = known
+            with suppress(Unavailable):
+                newest = self._learn_columns(known)
             if newest is known or hasattr(data, "__next__") or hasattr(data, "read_next_batch"):
                 raise
             return newest.take(data)
