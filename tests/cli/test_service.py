@@ -6,6 +6,8 @@ import json
 import re
 import shlex
 import signal
+import socket
+import struct
 import subprocess
 import sys
 import threading
@@ -20,7 +22,7 @@ from typing import Any, NamedTuple
 import pytest
 
 import lancelsm
-from lancelsm.cli.service import Event, TableService, serve
+from lancelsm.cli.service import Event, TableService, error_event, serve
 from lancelsm.cli.service_metrics import LOCAL, Metrics, endpoints, parse_address
 from lancelsm.cli.service_spans import span_recorder
 from lancelsm.errors import Corrupt, Invalid, Unavailable
@@ -168,9 +170,10 @@ def test_a_bug_ends_the_service_of_its_table(tmp_path: Path, monkeypatch: pytest
         raise ZeroDivisionError
 
     monkeypatch.setattr("lancelsm.compaction.background.flush_region", fail)
-    with running(table) as (services, _, ended):
+    with running(table) as (services, events, ended):
         wait_for(lambda: bool(ended))
         assert services[0].health()["error"] == "Internal: ZeroDivisionError"
+    assert [(one.error, one.facts["message"]) for one in events] == [("Internal", "ZeroDivisionError")]
     assert [type(one) for one in ended] == [ZeroDivisionError]
 
 
@@ -205,10 +208,28 @@ def test_an_address_is_local_unless_it_names_a_host(text: str, address: tuple[st
     assert parse_address(text) == address
 
 
-@pytest.mark.parametrize("text", ["", "x", "70000", "host:", "::1:80", "-1"])
+@pytest.mark.parametrize("text", ["", "x", "70000", "host:", "::1:80", "-1", "9" * 5000])
 def test_a_wrong_address_is_invalid(text: str) -> None:
     with pytest.raises(Invalid, match="is not PORT"):
         parse_address(text)
+
+
+def test_a_client_that_breaks_off_is_not_reported(capsys: pytest.CaptureFixture[str]) -> None:
+    with endpoints((LOCAL, 0), Metrics(), list) as port:
+        client = socket.create_connection((LOCAL, port))
+        client.sendall(b"GET /hea")
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # reset it at once
+        client.close()
+        assert get(port, "/healthz")[0] == 200
+    wait_for(lambda: threading.active_count() == 1)
+    assert capsys.readouterr().err == ""
+
+
+def test_an_event_is_one_line_and_locates_its_error() -> None:
+    error = Corrupt("the entry\nis missing", remedy="See", table="t", region="r", object=Path("a"))
+    line = error_event("t\x1b[2J", error, time=0).line()
+
+    assert line == "1970-01-01T00:00:00Z t\\x1b[2J error Corrupt: the entry\\nis missing [region r, object a]. See"
 
 
 def test_a_taken_port_is_invalid() -> None:
@@ -256,7 +277,7 @@ def test_spans_need_no_package(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_options_of_run_are_checked(orders: Path, run: Run) -> None:
     assert run("run", orders, "--serve", "9090").code == 2
-    assert run("run", orders, orders).code == 2
+    assert run("run", orders, f"{orders}/../{orders.name}").code == 2
     assert run("run", orders, orders.with_name("none")).code == 1
 
 
@@ -268,7 +289,12 @@ def test_several_tables_are_run_once(tmp_path: Path, run: Run) -> None:
     assert [(one["table"], one["merges"], len(one["regions"])) for one in done["tables"]] == [
         (one.uri, 1, 1) for one in tables
     ]
-    assert run("run", *(one.uri for one in tables)).out.count("Flushed 0 generations") == 2
+    (region,) = tables[0].list_regions()
+    tables[0].upsert([row(2)])
+    next(iter((Path(tables[0].uri) / "_mem_wal" / region.id / "wal").iterdir())).unlink()
+    failed = run("run", tables[0].uri, tmp_path / "none", tables[1].uri)
+    assert (failed.code, failed.out.count("Flushed 0 generations")) == (1, 1)
+    assert ("Corrupt: " in failed.err, "no table at this location" in failed.err) == (True, True)
 
 
 @pytest.mark.rest
@@ -281,6 +307,21 @@ def test_the_examples_of_deployments_show_valid_commands(run: Run) -> None:
     for words in (shlex.split(command), [*json.loads(entry)[1:], *json.loads(arguments)]):
         assert words[0] == "run"
         assert run(*words, "--help").code == 0
+
+
+@pytest.mark.rest
+def test_a_service_ends_if_stdout_is_closed(tmp_path: Path) -> None:
+    tables = [make_table(tmp_path / name) for name in ("a", "b")]
+    arguments = ["run", *(one.uri for one in tables), str(tmp_path / "none"), "--forever"]
+    process = subprocess.Popen([*COMMAND, *arguments], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    assert process.stdout is not None
+    with process.stdout as out:
+        assert "error Invalid: there is no table at this location" in out.readline()
+
+    try:
+        assert process.wait(timeout=WAIT) == 141
+    finally:
+        process.kill()
 
 
 @pytest.mark.rest

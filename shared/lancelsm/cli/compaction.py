@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from enum import StrEnum
 from pathlib import Path
@@ -18,6 +18,7 @@ from lancelsm.cli.session import Session, command, console
 
 if TYPE_CHECKING:
     from lancelsm.compaction.background import Ran
+    from lancelsm.errors import LsmError
     from lancelsm.region.handle import TableHandle
 
 commands = typer.Typer()
@@ -136,38 +137,77 @@ def run(
 
     --forever prints a line for each step, as JSON {"time", "table", "step", "seconds", ...}. SIGTERM and an interrupt
     let each table end its step, which may be a long merge; a second one ends the process at once. An error that needs a
-    person ends the work on its table, and the process once no table is left.
+    person ends the work on its table, and the process once no table is left. Without --forever, too, a table that fails
+    leaves the others to be run.
     """
     if serve is not None and not forever:
         raise typer.BadParameter("needs --forever", param_hint="--serve")
-    if len(set(uris)) < len(uris):
-        raise typer.BadParameter("a table is named twice", param_hint="URI")
-    handles = [session.handle(uri) for uri in uris]
+    handles, failed = _opened(session, uris)
     if forever:
-        _serve(session, handles, engine=engine, address=serve)
-        return
+        _serve(session, handles, failed, engine=engine, address=serve)
+    else:
+        failed |= _run_once(session, handles, engine=engine, several=len(uris) > 1)
+    if failed:
+        first, *others = failed.values()
+        for error in others:
+            print(f"{error.kind}: {error}", file=sys.stderr)
+        raise first
+
+
+def _opened(session: Session, uris: Sequence[str]) -> tuple[list[TableHandle], dict[str, LsmError]]:
+    """Open tables. Return those that open, and the errors of those that need a person."""
+    from lancelsm.errors import Ambiguous, Contended, LsmError, Unavailable
+
+    handles: dict[str, TableHandle] = {}
+    failed: dict[str, LsmError] = {}
+    for uri in uris:
+        try:
+            handle = session.handle(uri)
+        except (Ambiguous, Contended, Unavailable):
+            raise
+        except LsmError as error:
+            failed[uri] = error
+            continue
+        if handle.context.uri in handles:
+            raise typer.BadParameter(f"{handle.context.uri} is named twice", param_hint="URI")
+        handles[handle.context.uri] = handle
+    if not handles:
+        raise next(iter(failed.values()))
+    return list(handles.values()), failed
+
+
+def _run_once(
+    session: Session, handles: Sequence[TableHandle], *, engine: Engine, several: bool
+) -> dict[str, LsmError]:
+    """Run each table and show what was done. Return the errors of the tables that failed."""
     from lancelsm.compaction.background import run as run_background
+    from lancelsm.errors import LsmError
 
     ran: list[tuple[TableHandle, Ran]] = []
+    failed: dict[str, LsmError] = {}
     for handle in handles:
         with session.working(f"Running {handle.context.uri}"):
-            ran.append((handle, run_background(handle, engine=engine.value)))
-    _show_ran(session, ran)
+            try:
+                ran.append((handle, run_background(handle, engine=engine.value)))
+            except LsmError as error:
+                failed[handle.context.uri] = error
+    _show_ran(session, ran, several=several)
+    return failed
 
 
-def _show_ran(session: Session, ran: Sequence[tuple[TableHandle, Ran]]) -> None:
+def _show_ran(session: Session, ran: Sequence[tuple[TableHandle, Ran]], *, several: bool) -> None:
     from lancelsm.cli.text import counted
 
     documents = []
     for handle, done in ran:
-        named = f"{handle.context.uri}: " if len(ran) > 1 else ""
+        named = f"{handle.context.uri}: " if several else ""
         title = (
             f"{named}Flushed {counted(done.generations, 'generation')}, compacted {done.compacted_generations:,}, "
             f"merged {done.merged_generations:,} in {counted(done.merges, 'merge')}; compacted the base "
             f"{counted(done.compactions, 'time')}"
         )
         owned = [(one, one.head()) for one in resolve_regions(handle, None)]
-        if len(ran) == 1 or not session.json:
+        if not several or not session.json:
             show_regions(session, handle, owned, title=title, **asdict(done))
         else:
             documents.append({"table": handle.context.uri, **region_document(handle, owned), **asdict(done)})
@@ -175,26 +215,47 @@ def _show_ran(session: Session, ran: Sequence[tuple[TableHandle, Ran]]) -> None:
         session.show({"tables": documents}, str)
 
 
-def _serve(session: Session, handles: Sequence[TableHandle], *, engine: Engine, address: str | None) -> None:
+def _serve(
+    session: Session,
+    handles: Sequence[TableHandle],
+    failed: Mapping[str, LsmError],
+    *,
+    engine: Engine,
+    address: str | None,
+) -> None:
+    """Serve tables. `failed` has the errors of tables that did not open: they are reported, and are not healthy."""
     import json
     import signal
     import threading
     from contextlib import ExitStack
 
-    from lancelsm.cli.service import Event, TableService, serve, stopped_by_signals
+    from lancelsm.cli.process import OutputClosed, OutputFailed
+    from lancelsm.cli.service import Event, TableService, error_event, serve, stopped_by_signals
     from lancelsm.cli.service_metrics import Metrics, endpoints, parse_address
     from lancelsm.cli.service_spans import span_recorder
+    from lancelsm.common.clock import SystemClock
 
-    printing, record = threading.Lock(), span_recorder()
+    printing, record, stop = threading.Lock(), span_recorder(), threading.Event()
+    unprinted: list[Exception] = []  # why stdout can't be written
 
     def report(event: Event) -> None:
         if record is not None:
             record(event)
-        line = json.dumps(event.document(), ensure_ascii=False) if session.json else event.line()
+        line = json.dumps(event.document(), ensure_ascii=False, default=str) if session.json else event.line()
         with printing:
-            print(line, flush=True)
+            if not unprinted:
+                try:
+                    print(line, flush=True)
+                except (OutputClosed, OutputFailed) as error:  # nobody could see what the service does from now on
+                    unprinted.append(error)
+                    stop.set()
 
-    stop = threading.Event()
+    for uri, error in failed.items():
+        report(error_event(uri, error, time=SystemClock().now()))
+    broken = [
+        {"table": uri, "ok": False, "last_round": None, "error": f"{error.kind}: {error.redacted}"}
+        for uri, error in failed.items()
+    ]
     metrics = None if address is None else Metrics()
     services = [
         TableService(handle, stop=stop, report=report, metrics=metrics, engine=engine.value) for handle in handles
@@ -202,11 +263,13 @@ def _serve(session: Session, handles: Sequence[TableHandle], *, engine: Engine, 
     with ExitStack() as stack:
         if address is not None and metrics is not None:
             port = stack.enter_context(
-                endpoints(parse_address(address), metrics, lambda: [one.health() for one in services])
+                endpoints(parse_address(address), metrics, lambda: [*(one.health() for one in services), *broken])
             )
             print(f"Serving /healthz and /metrics on port {port}", file=sys.stderr, flush=True)
         received = stack.enter_context(stopped_by_signals(stop))
         serve(services, stop)
+    for reason in unprinted:
+        raise reason
     if signal.SIGINT in received:
         raise KeyboardInterrupt
 

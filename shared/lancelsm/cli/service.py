@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
+from lancelsm.cli.text import one_line
 from lancelsm.compaction.background import TICK_SECONDS, BackgroundRunner, Step
 from lancelsm.compaction.runner import Engine
 from lancelsm.errors import Ambiguous, Contended, LsmError, Unavailable
@@ -52,9 +53,11 @@ class Event:
     def line(self) -> str:
         begin = f"{_iso(self.time)} {self.table} {self.step}"
         if self.error:
-            return f"{begin} {self.error}: {self.facts['message']}. {self.facts['remedy']}"
+            message, remedy = (self.facts[name] for name in ("message", "remedy"))
+            where = ", ".join(f"{name} {self.facts[name]}" for name in self.facts if name not in ("message", "remedy"))
+            return one_line(f"{begin} {self.error}: {message}{f' [{where}]' if where else ''}. {remedy}")
         facts = " ".join(f"{name}={value}" for name, value in self.facts.items())
-        return f"{begin} {facts} seconds={self.seconds:.1f}"
+        return one_line(f"{begin} {facts} seconds={self.seconds:.1f}")
 
 
 class TableService:
@@ -93,10 +96,9 @@ class TableService:
                     self._good, self._last_error = self._clock.now(), None
                 except (Ambiguous, Contended, Unavailable) as error:
                     self._on_error(error)
-                except Exception as error:  # noqa: BLE001 - the process reports it, once the other tables have ended
+                except Exception as error:  # noqa: BLE001 - `serve` raises it, once the other tables have ended
                     self.failure = error
-                    if isinstance(error, LsmError):
-                        self._on_error(error)
+                    self._on_error(error if isinstance(error, LsmError) else _Bug(error))
                     return
                 if not is_busy:
                     self._stop.wait(TICK_SECONDS)
@@ -105,8 +107,6 @@ class TableService:
         """Return the state of the table as a document; `ok` is False if its maintenance stopped or keeps failing."""
         is_failing = self._last_error is not None and self._clock.now() - self._good > FAILING_SECONDS
         shown = None if self._last_error is None else f"{self._last_error.kind}: {self._last_error.redacted}"
-        if self.failure is not None and not isinstance(self.failure, LsmError):
-            shown = f"Internal: {type(self.failure).__name__}"
         return {
             "table": self.uri,
             "ok": self.failure is None and not is_failing,
@@ -149,8 +149,24 @@ class TableService:
         is_new = self._last_error is None or self._last_error.redacted != error.redacted
         self._last_error = error
         if is_new:
-            facts = {"message": error.redacted, "remedy": error.remedy}
-            self._report(Event(time=self._clock.now(), table=self.uri, step="error", facts=facts, error=error.kind))
+            self._report(error_event(self.uri, error, time=self._clock.now()))
+
+
+def error_event(table: str, error: LsmError, *, time: float) -> Event:
+    """Return the event of an error. It has no values of rows."""
+    where = {name: value for name, value in error.where.items() if name != "table"}
+    facts = {"message": error.redacted, "remedy": error.remedy, **where}
+    return Event(time=time, table=table, step="error", facts=facts, error=error.kind)
+
+
+class _Bug(LsmError):
+    """An error that is no `LsmError`, as health and events show it: without its text, which may have values of rows."""
+
+    kind = "Internal"
+    next_step = "This is a bug: report it with the traceback that LANCELSM_TRACEBACK=1 prints when the process ends"
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(type(error).__name__)
 
 
 def serve(services: Sequence[TableService], stop: threading.Event) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
     from lancelsm.cli.service import Event
 
 LOCAL = "127.0.0.1"
+_MOST_PORT = 65_535
+_DIGITS = 5  # Python converts no text of thousands of digits
+_IDLE_SECONDS = 10.0  # a client that sends nothing for so long is disconnected
 _TEXT = "text/plain; version=0.0.4; charset=utf-8"
 _BUCKETS = (0.1, 0.5, 1, 5, 15, 60, 300, 1800)
 
@@ -91,7 +95,12 @@ class Metrics:
 def parse_address(text: str) -> tuple[str, int]:
     """Parse `PORT` or `HOST:PORT`; without a host, only this machine can connect. Raise `Invalid` if it is neither."""
     host, _, port = text.rpartition(":")
-    if not port.isdecimal() or int(port) > 65_535 or (":" in host and not host.startswith("[")):
+    if (
+        not port.isdecimal()
+        or len(port) > _DIGITS
+        or int(port) > _MOST_PORT
+        or (":" in host and not host.startswith("["))
+    ):
         raise Invalid(f"{text!r} is not PORT or HOST:PORT", remedy="Give 9090, or 0.0.0.0:9090", field="serve")
     return host.strip("[]") or LOCAL, int(port)
 
@@ -107,6 +116,8 @@ def endpoints(
     """
 
     class Handler(BaseHTTPRequestHandler):
+        timeout = _IDLE_SECONDS
+
         def do_GET(self) -> None:
             path = self.path.partition("?")[0]
             if path == "/metrics":
@@ -132,6 +143,11 @@ def endpoints(
     class Server(ThreadingHTTPServer):
         daemon_threads = True
         address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
+
+        def handle_error(self, request: Any, client_address: Any) -> None:
+            """Report an error on stderr, unless the client has gone."""
+            if not isinstance(sys.exception(), OSError):
+                super().handle_error(request, client_address)
 
     try:
         server = Server(address, Handler)
