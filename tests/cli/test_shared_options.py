@@ -140,6 +140,8 @@ def test_a_profile_has_values_for_the_shared_options(
         ("[profiles.prod]\nsettings = {flush_row = 7}", "prod", "Did you mean 'flush_rows'"),
         ("[profile.prod]", None, "Did you mean 'profiles'"),
         ("profiles = [", None, "not TOML"),
+        (f"a = {'[' * 5000}", None, "not TOML"),
+        ("[profiles.prod]\nstorage_options = {region = ['eu']}", "prod", "option 'region' is no text"),
         ("", "prod", "there is no profile 'prod'"),
         (None, None, "can't be read"),
     ],

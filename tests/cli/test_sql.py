@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import lancelsm
+from lancelsm.cli.sql import distinct
 from lancelsm.table import Table
 from tests.cli.console import Run, lines
 
@@ -94,6 +95,21 @@ def test_a_wrong_query_is_invalid_and_writes_nothing(lake: Path, run: Run, query
     assert (done.code, done.document["error"]["kind"]) == (1, "Invalid")
     assert lancelsm.open(lake / "orders").count() == 6
     assert not Path("out.csv").exists()
+
+
+def test_columns_of_one_name_are_numbered(lake: Path, run: Run) -> None:
+    query = "SELECT users.id, orders.id, name FROM orders JOIN users ON users.id = orders.user ORDER BY 2 LIMIT 1"
+
+    assert run("sql", query, "--root", lake, "--output", "json").rows == [{"id": 1, "id_2": 0, "name": "ann"}]
+    assert distinct(["a", "a_2", "a", "a"]) == ["a", "a_2", "a_3", "a_4"]
+
+
+def test_a_query_stays_below_the_root(lake: Path, run: Run) -> None:
+    below = lake / "below"
+    below.mkdir()
+    done = run("sql", 'SELECT * FROM "../orders"', "--root", below)
+
+    assert (done.code, "'../orders'" in done.err) == (1, True)
 
 
 def test_a_missing_table_is_named_with_the_options_to_find_it(lake: Path, run: Run) -> None:

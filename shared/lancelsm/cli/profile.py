@@ -86,7 +86,7 @@ def _read(file: Path, name: str, *, is_required: bool, environment: Mapping[str,
 
     try:
         document = tomllib.loads(content.decode("utf-8"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise Invalid(f"not TOML: {error}", remedy="Correct the file", file=str(file)) from error
     _check_keys(document, {"profiles"}, file=file, inside="")
     profiles = _mapping(document.get("profiles", {}), "profiles", file=file)
@@ -106,6 +106,11 @@ def _profile(values: Mapping[str, Any], name: str, *, file: Path, environment: M
             f"output is {output!r}", remedy=f"Give one of {', '.join(Output)}", file=str(file), field="output"
         )
     stores = _mapping(values.get("storage_options", {}), "storage_options", file=file)
+    for key, value in stores.items():
+        if not isinstance(value, str | int | float):
+            raise Invalid(
+                f"the storage option {key!r} is no text", remedy=f'Write {key} = "..."', file=str(file), field=key
+            )
     settings = _mapping(values.get("settings", {}), "settings", file=file)
     return Profile(
         output=Output(output),

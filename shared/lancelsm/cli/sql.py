@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from itertools import chain, count
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -39,6 +40,7 @@ def sql(
 
     Each table of the query is read at a snapshot, and all snapshots are taken before the first row is read. So a query
     sees all rows that were acknowledged before it, and each table at one moment, however often the query names it.
+    Columns of one name are numbered: the second `id` is `id_2`.
 
     As JSON: one object per row, as `scan`.
     """
@@ -84,14 +86,28 @@ def _stream(frame: Any, found: _Tables) -> pa.RecordBatchReader:
     import pyarrow as pa
 
     stream = pa.RecordBatchReader.from_stream(frame)
+    names = distinct(stream.schema.names)
+    schema = pa.schema([column.with_name(name) for column, name in zip(stream.schema, names, strict=True)])
 
     def batches() -> Iterator[pa.RecordBatch]:
         try:
-            yield from stream
+            for batch in stream:
+                yield batch.rename_columns(names)
         except Exception as error:
             raise found.failure or _refused(error) from error
 
-    return pa.RecordBatchReader.from_batches(stream.schema, batches())
+    return pa.RecordBatchReader.from_batches(schema, batches())
+
+
+def distinct(names: Sequence[str]) -> list[str]:
+    """Return a name for each column of a result: a repeated one gets a number, such as `id_2`."""
+    found: dict[str, None] = {}
+    for name in names:
+        numbered = (f"{name}_{number}" for number in count(2))
+        found[
+            next(one for one in chain([name], numbered) if one not in found and (one == name or one not in names))
+        ] = None
+    return list(found)
 
 
 class _Tables:
@@ -155,10 +171,17 @@ class _Tables:
             return self._session.open(self._located[name])
         from lancelsm.errors import Invalid
 
+        if not is_directory_name(name):
+            raise Invalid("it is no name of a directory", field="query")
         try:
             return self._session.open(f"{self._root.rstrip('/') or '/'}/{name}.lance")
         except Invalid:
             return self._session.open(f"{self._root.rstrip('/') or '/'}/{name}")
+
+
+def is_directory_name(name: str) -> bool:
+    """Return whether a table of this name is right below the root, so that no query leaves it."""
+    return name not in ("", ".", "..") and not set(name) & set("/\\\0")
 
 
 class _Recorded:

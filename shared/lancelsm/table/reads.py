@@ -178,7 +178,7 @@ class TableReads(OpenTable):
             connection: a connection of duckdb; by default its default connection.
 
         Raises:
-            Invalid: duckdb is not installed.
+            Invalid: duckdb is not installed, or this is no connection of it.
         """
         from lancelsm.read.sources.arrow_dataset import duckdb_relation  # noqa: PLC0415 - few processes use it
 

@@ -213,12 +213,18 @@ def duckdb_relation(table: Scannable, connection: Any = None) -> Any:
         connection: a connection of duckdb; by default its default connection.
 
     Raises:
-        Invalid: duckdb is not installed.
+        Invalid: duckdb is not installed, or this is no connection of it.
     """
     with needing("duckdb"):
         import duckdb
 
-    return (connection or duckdb).from_arrow(ArrowDataset(table))
+    if connection is not None and not isinstance(connection, duckdb.DuckDBPyConnection):
+        raise Invalid(
+            f"connection is of type {type(connection).__name__}",
+            remedy="Give a connection of duckdb.connect(), or none",
+            field="connection",
+        )
+    return (duckdb if connection is None else connection).from_arrow(ArrowDataset(table))
 
 
 def datafusion_table(table: Scannable) -> Any:
