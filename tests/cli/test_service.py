@@ -15,7 +15,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -26,9 +26,10 @@ from lancelsm.cli.service import Event, TableService, error_event, serve
 from lancelsm.cli.service_metrics import LOCAL, Metrics, endpoints, parse_address
 from lancelsm.cli.service_spans import span_recorder
 from lancelsm.errors import Corrupt, Invalid, Unavailable
-from lancelsm.region.handle import open_table
+from lancelsm.region.handle import Ports, open_table
 from lancelsm.region.lease import COLLECTOR_LEASE, is_held, lease
 from tests.cli.console import COMMAND, Run
+from tests.simulation.faults import FakeClock
 from tests.unit.tables import row
 
 DUE = {"flush_rows": 1, "merge_generations": 1}  # everything is due at once
@@ -121,6 +122,18 @@ def test_only_one_service_of_a_table_collects(tmp_path: Path) -> None:
     with lease(table._handle.context, COLLECTOR_LEASE), running(table) as (_, events, _):
         wait_for(lambda: "optimize" in steps(events, table))
     assert "collect" not in steps(events, table)
+
+
+def test_a_lease_that_expired_is_taken_again(tmp_path: Path) -> None:
+    table, clock, events = make_table(tmp_path / "a"), FakeClock(), []
+    handle = open_table(table.uri, ports=Ports(clock=clock, threads=1))  # of one thread: nothing renews the lease
+    service = TableService(handle, stop=threading.Event(), report=events.append)
+    with ExitStack() as held:
+        for _ in range(2):
+            service._collect_if_due(held)
+            assert is_held(handle.context, COLLECTOR_LEASE)
+            clock.advance(4000.0)
+    assert [one.step for one in events] == ["collect", "collect"]
 
 
 @pytest.mark.rest

@@ -21,7 +21,7 @@ from lancelsm.errors import Ambiguous, Contended, LsmError, Unavailable
 from lancelsm.gc.collect import Collected, collect
 from lancelsm.read.status import TableStatus
 from lancelsm.region.handle import TableHandle
-from lancelsm.region.lease import COLLECTOR_LEASE, lease
+from lancelsm.region.lease import COLLECTOR_LEASE, is_held, lease
 
 if TYPE_CHECKING:
     from lancelsm.cli.service_metrics import Metrics
@@ -120,7 +120,9 @@ class TableService:
         if now < self._next_collection:
             return
         self._next_collection = now + self._handle.settings.collect_interval_seconds
-        if not self._is_collector:
+        # A lease expires if nothing renews it: in a process of one thread, or after a long stall.
+        if not (self._is_collector and is_held(self._handle.context, COLLECTOR_LEASE)):
+            self._is_collector = False
             try:
                 held.enter_context(lease(self._handle.context, COLLECTOR_LEASE))
             except Contended:  # another service is; look again after the interval
