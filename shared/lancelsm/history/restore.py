@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
@@ -21,7 +21,7 @@ from lancelsm.common.bounded_cache import BoundedCache
 from lancelsm.common.layout import RegionId
 from lancelsm.common.renewal import Renewal
 from lancelsm.dataset.deleted_keys import find_deletes
-from lancelsm.errors import Contended, Corrupt, Invalid, LsmError, Unavailable, error_context
+from lancelsm.errors import Contended, Corrupt, Invalid, LsmError, error_context
 from lancelsm.history import pins
 from lancelsm.history.at import At, AtSnapshot, find_version, read_at
 from lancelsm.history.pin_records import Pin
@@ -31,7 +31,7 @@ from lancelsm.history.snapshot import (
     create_snapshot,
     find_snapshot,
     forget_snapshot,
-    refresh_snapshot,
+    renewal_step,
     snapshot_errors,
     snapshot_view,
     undo_snapshot,
@@ -158,17 +158,14 @@ def _forgotten_unless_continued(handle: TableHandle, pin: Pin) -> Iterator[None]
 @contextmanager
 def _renewed(handle: TableHandle, pin: Pin, *, seconds: float) -> Iterator[None]:
     """Let a pin not expire in the block: it gets a new time to live when less than half of it is left."""
+    step = renewal_step(handle, pin, ttl_seconds=seconds)  # if the pin is lost, the next read says so
 
     def renew() -> bool:
-        try:
+        with suppress(LsmError):
             expires = find_snapshot(handle.context, pin.name).expires
-            if expires is not None and expires < handle.context.clock.now() + seconds / 2:
-                refresh_snapshot(handle, pin.name, ttl_seconds=seconds)
-        except (Contended, Unavailable):
-            pass  # the next renewal comes before the expiry
-        except LsmError:
-            return False  # the next read says so
-        return True
+            if expires is None or expires >= handle.context.clock.now() + seconds / 2:
+                return True
+        return step()
 
     renew()
     renewal = Renewal(renew, seconds=_RENEWAL_SECONDS)

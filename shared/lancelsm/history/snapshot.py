@@ -32,7 +32,7 @@ from lancelsm.wal.replay import LogCollected, stream_tail
 
 _TRIES = 5
 RESERVED = "lancelsm-"  # names with this prefix are those of lancelsm itself
-_RENEWALS = 3  # per time to live
+RENEWALS = 3  # per time to live
 _REMEDY = "create a new one with a longer time to live, and refresh it while you read, as Table.holding_snapshot does"
 
 
@@ -154,6 +154,28 @@ def find_snapshot(context: TableContext, name: str) -> Pin:
     raise Contended("the snapshot kept changing", remedy="Retry", table=context.uri, snapshot=name)
 
 
+def renewal_step(
+    handle: TableHandle, pin: Pin, *, ttl_seconds: float, lost: Callable[[LsmError], object] = lambda _: None
+) -> Callable[[], bool]:
+    """Return a step for `Renewal`, which gives a snapshot a new time to live. Once the snapshot is lost, it ends that.
+
+    Args:
+        lost: gets the error that says why the snapshot is lost.
+    """
+
+    def step() -> bool:
+        try:
+            _renewed(handle, pin, lambda: pins.expiry(handle.context, ttl_seconds))
+        except (Contended, Unavailable):
+            pass  # the next renewal comes before the expiry
+        except LsmError as error:
+            lost(error)
+            return False
+        return True
+
+    return step
+
+
 @contextmanager
 def holding_snapshot(handle: TableHandle, name: str, *, ttl_seconds: float) -> Iterator[Pin]:
     """Hold a snapshot in a `with` block: create it, renew it by a thread, and drop it at the end.
@@ -162,17 +184,8 @@ def holding_snapshot(handle: TableHandle, name: str, *, ttl_seconds: float) -> I
     """
     pin = create_snapshot(handle, name, ttl_seconds=ttl_seconds)
     failures: list[LsmError] = []
-
-    def renew() -> bool:
-        try:
-            _renewed(handle, pin, lambda: pins.expiry(handle.context, ttl_seconds))
-        except (Contended, Unavailable):
-            return True  # the next renewal comes before the expiry
-        except LsmError as error:
-            failures.append(error)
-        return not failures
-
-    renewal = Renewal(renew, seconds=ttl_seconds / _RENEWALS)
+    step = renewal_step(handle, pin, ttl_seconds=ttl_seconds, lost=failures.append)
+    renewal = Renewal(step, seconds=ttl_seconds / RENEWALS)
 
     def end() -> None:
         renewal.end()

@@ -16,15 +16,16 @@ from lancelsm.common.layout import pin_key
 from lancelsm.common.renewal import Renewal
 from lancelsm.dataset.base_table import BaseTable, VersionGone, open_base
 from lancelsm.dataset.tags import tag_version
-from lancelsm.errors import Contended, Invalid, LsmError, Unavailable
+from lancelsm.errors import Invalid, LsmError
 from lancelsm.history import pins
 from lancelsm.history.at import At, AtSnapshot, find_version, not_kept, read_at
 from lancelsm.history.pin_records import Pin
 from lancelsm.history.snapshot import (
+    RENEWALS,
     check_readable,
     find_snapshot,
     forget_snapshot,
-    refresh_snapshot,
+    renewal_step,
     tag_of,
     undo_snapshot,
 )
@@ -32,7 +33,6 @@ from lancelsm.region.catalog import TableContext
 from lancelsm.region.handle import Overwritten, TableHandle, check_table
 
 HOLD_SECONDS = 900.0
-_RENEWALS = 3  # per time to live
 
 
 class VersionHold:
@@ -40,8 +40,8 @@ class VersionHold:
 
     def __init__(self, handle: TableHandle, pin: Pin, *, seconds: float = HOLD_SECONDS) -> None:
         self._handle = handle
-        self._renewal = Renewal(self._renew, seconds=seconds / _RENEWALS, then=self._release)
-        self._seconds = seconds
+        step = renewal_step(handle, pin, ttl_seconds=seconds)  # if the pin is lost, the next read says so
+        self._renewal = Renewal(step, seconds=seconds / RENEWALS, then=self._release)
         self._closed = False
         self.pin = pin
         atexit.register(self.close)
@@ -56,15 +56,6 @@ class VersionHold:
     def let_go(self) -> None:
         """Release the version soon, in another thread. It takes no lock, so a finaliser may call it."""
         self._renewal.stop()
-
-    def _renew(self) -> bool:
-        try:
-            refresh_snapshot(self._handle, self.pin.name, ttl_seconds=self._seconds)
-        except (Contended, Unavailable):
-            pass  # the next renewal comes before the expiry
-        except LsmError:
-            return False  # the pin is gone, and the next read says so
-        return True
 
     def _release(self) -> None:
         atexit.unregister(self.close)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
@@ -26,12 +25,13 @@ from lancelsm.dataset.conditions import read_condition
 from lancelsm.errors import Corrupt, Invalid, LsmError
 from lancelsm.history.pin_records import Pin, RegionPin
 from lancelsm.history.snapshot import (
+    RENEWALS,
     check_readable,
     create_snapshot,
     drop_snapshot,
     find_snapshot,
     list_snapshots,
-    refresh_snapshot,
+    renewal_step,
     snapshot_errors,
     state,
     view_at,
@@ -51,7 +51,6 @@ _TRIES = 3
 _ROWS_PER_PART = 500_000  # of the base: a task takes about a second
 _ENTRIES_PER_PART = 16  # of regions
 _ENTRIES_PER_GENERATION = 4
-_RENEWALS = 3  # per time to live
 _KEPT_BYTES = 256 << 20
 
 
@@ -234,13 +233,9 @@ def read_part(request: ReadRequest, part: TaskPart, schema: pa.Schema) -> Iterat
             yield from _batches(handle, request, part, schema)
             return
 
-        def renew() -> bool:
-            with suppress(LsmError):  # if it is lost, the read says so
-                refresh_snapshot(handle, pin.name, ttl_seconds=request.ttl_seconds)
-            return True
-
+        renew = renewal_step(handle, pin, ttl_seconds=request.ttl_seconds)  # if it is lost, the read says so
         renew()
-        renewal = Renewal(renew, seconds=request.ttl_seconds / _RENEWALS)
+        renewal = Renewal(renew, seconds=request.ttl_seconds / RENEWALS)
         try:
             renewal.start()
             yield from _batches(handle, request, part, schema)
