@@ -22,7 +22,8 @@ from typing import Any, NamedTuple
 import pytest
 
 import lancelsm
-from lancelsm.cli.service import Event, TableService, error_event, serve
+from lancelsm.cli.service import TableService, serve
+from lancelsm.cli.service_event import Event, error_event
 from lancelsm.cli.service_metrics import LOCAL, Metrics, endpoints, parse_address
 from lancelsm.cli.service_spans import span_recorder
 from lancelsm.errors import Corrupt, Invalid, Unavailable

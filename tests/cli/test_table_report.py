@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import lancelsm
-from lancelsm.cli.table_report import part_of
+from lancelsm.cli.table_report_facts import part_of
 from tests.cli.console import Json, Run, lines
 
 VOID = {"meta"}

@@ -230,7 +230,8 @@ def _serve(
     from contextlib import ExitStack
 
     from lancelsm.cli.process import OutputClosed, OutputFailed
-    from lancelsm.cli.service import Event, TableService, error_event, serve, stopped_by_signals
+    from lancelsm.cli.service import TableService, serve, stopped_by_signals
+    from lancelsm.cli.service_event import Event, error_event
     from lancelsm.cli.service_metrics import Metrics, endpoints, parse_address
     from lancelsm.cli.service_spans import span_recorder
     from lancelsm.common.clock import SystemClock

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import sys
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
@@ -59,24 +57,6 @@ def print_csv(schema: pa.Schema, batches: Iterable[pa.RecordBatch], *, header: b
     """Print rows as CSV, in the form that `write` reads."""
     for part in csv_parts(schema, batches, header=header):
         sys.stdout.write(part)
-
-
-def document_csv(document: object) -> str:
-    """Return the records of a document as CSV: its first list of records, else the document itself. Null is empty."""
-    records: Any = document if isinstance(document, list) else [] if document is None else [document]
-    if isinstance(document, dict):
-        lists = [value for value in document.values() if isinstance(value, list | tuple)]
-        filled = [found for found in lists if found and all(isinstance(one, dict) for one in found)]
-        if filled or lists in ([[]], [()]):
-            records = filled[0] if filled else []
-    rows = [one if isinstance(one, dict) else {"value": one} for one in records]
-    text = io.StringIO()
-    columns = list(dict.fromkeys(name for row in rows for name in row))
-    if columns:
-        writer = csv.writer(text, lineterminator="\n")
-        writer.writerow(columns)
-        writer.writerows([None if row.get(name) is None else plain(row[name]) for name in columns] for row in rows)
-    return text.getvalue()
 
 
 def print_lines(lines: Iterator[str]) -> None:

@@ -10,9 +10,9 @@ import logging
 import sys
 import time
 from collections.abc import Collection, Iterator, Mapping
-from datetime import UTC, datetime
 from typing import Any, Self
 
+from lancelsm.common.clock import iso
 from lancelsm.common.layout import Key
 from lancelsm.objects import Body, ETag, Listed, Object, ObjectStore, PreconditionFailed, WriteUnknown, Written
 from lancelsm.objects.open import open_store
@@ -147,4 +147,4 @@ class _Json(logging.Formatter):
 
 
 def _time(record: logging.LogRecord) -> str:
-    return datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return iso(record.created, digits="milliseconds")

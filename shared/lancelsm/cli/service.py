@@ -10,11 +10,12 @@ import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from lancelsm.cli.text import one_line
+from lancelsm.cli.service_event import Event, error_event
+from lancelsm.cli.service_metrics import Metrics
+from lancelsm.common.clock import iso
 from lancelsm.compaction.background import TICK_SECONDS, BackgroundRunner, Step
 from lancelsm.compaction.runner import Engine
 from lancelsm.errors import Ambiguous, Contended, LsmError, Unavailable
@@ -23,41 +24,7 @@ from lancelsm.read.status import TableStatus
 from lancelsm.region.handle import TableHandle
 from lancelsm.region.lease import COLLECTOR_LEASE, is_held, lease
 
-if TYPE_CHECKING:
-    from lancelsm.cli.service_metrics import Metrics
-
 FAILING_SECONDS = 300.0  # a table whose rounds have failed for so long is not healthy
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Event:
-    """What a service did or met: one line of its output. `error` has the kind of an error, if there was one."""
-
-    time: float
-    table: str
-    step: str
-    seconds: float = 0.0
-    facts: Mapping[str, Any] = field(default_factory=dict)
-    error: str = ""
-
-    def document(self) -> dict[str, Any]:
-        return {
-            "time": _iso(self.time),
-            "table": self.table,
-            "step": self.step,
-            "seconds": round(self.seconds, 3),
-            **({"error": self.error} if self.error else {}),
-            **self.facts,
-        }
-
-    def line(self) -> str:
-        begin = f"{_iso(self.time)} {self.table} {self.step}"
-        if self.error:
-            message, remedy = (self.facts[name] for name in ("message", "remedy"))
-            where = ", ".join(f"{name} {self.facts[name]}" for name in self.facts if name not in ("message", "remedy"))
-            return one_line(f"{begin} {self.error}: {message}{f' [{where}]' if where else ''}. {remedy}")
-        facts = " ".join(f"{name}={value}" for name, value in self.facts.items())
-        return one_line(f"{begin} {facts} seconds={self.seconds:.1f}")
 
 
 class TableService:
@@ -110,7 +77,7 @@ class TableService:
         return {
             "table": self.uri,
             "ok": self.failure is None and not is_failing,
-            "last_round": _iso(self._good),
+            "last_round": iso(self._good, digits="seconds"),
             "error": shown,
         }
 
@@ -152,13 +119,6 @@ class TableService:
         self._last_error = error
         if is_new:
             self._report(error_event(self.uri, error, time=self._clock.now()))
-
-
-def error_event(table: str, error: LsmError, *, time: float) -> Event:
-    """Return the event of an error. It has no values of rows."""
-    where = {name: value for name, value in error.where.items() if name != "table"}
-    facts = {"message": error.redacted, "remedy": error.remedy, **where}
-    return Event(time=time, table=table, step="error", facts=facts, error=error.kind)
 
 
 class _Bug(LsmError):
@@ -208,9 +168,3 @@ def stopped_by_signals(stop: threading.Event) -> Iterator[list[int]]:
 
 def _collected(done: Collected) -> dict[str, Any]:
     return {"phase": done.phase, "candidates": len(done.candidates), "deleted": done.deleted}
-
-
-def _iso(time: float) -> str:
-    from datetime import UTC, datetime
-
-    return datetime.fromtimestamp(time, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")

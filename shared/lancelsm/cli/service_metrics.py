@@ -9,14 +9,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from lancelsm.cli.service_event import Event
 from lancelsm.common.extras import needing
 from lancelsm.errors import Invalid
 from lancelsm.read.status import TableStatus
-
-if TYPE_CHECKING:
-    from lancelsm.cli.service import Event
 
 LOCAL = "127.0.0.1"
 _MOST_PORT = 65_535

@@ -7,10 +7,8 @@ Without one they go nowhere.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from lancelsm.cli.service import Event
+from lancelsm.cli.service_event import Event
 
 _NANOSECONDS = 1_000_000_000
 

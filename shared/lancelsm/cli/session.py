@@ -100,7 +100,7 @@ class Session:
             print(json.dumps(document, ensure_ascii=False))
             return
         if self.output is Output.CSV:
-            from lancelsm.cli.output import document_csv
+            from lancelsm.cli.text import document_csv
 
             print(document_csv(document), end="")
             return

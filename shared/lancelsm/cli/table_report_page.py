@@ -6,12 +6,9 @@ from collections import Counter
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from html import escape
-from typing import TYPE_CHECKING
 
+from lancelsm.cli.table_report_facts import ReportFacts
 from lancelsm.stack.cost import prices
-
-if TYPE_CHECKING:
-    from lancelsm.cli.table_report import ReportFacts
 
 _WIDTH, _HEIGHT, _MARGIN = 720, 160, 8
 _MOST_ROWS = 200  # of a table on the page

@@ -1,4 +1,4 @@
-"""Format results for people: tables, and names with values. Text is never interpreted as markup."""
+"""Format results: tables, names with values, CSV. Text is never interpreted as markup."""
 
 from __future__ import annotations
 
@@ -63,6 +63,27 @@ def plain(value: Any) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     return json.dumps(value, ensure_ascii=False) if isinstance(value, dict | list) else str(value)
+
+
+def document_csv(document: object) -> str:
+    """Return the records of a document as CSV: its first list of records, else the document itself. Null is empty."""
+    records: Any = document if isinstance(document, list) else [] if document is None else [document]
+    if isinstance(document, dict):
+        lists = [value for value in document.values() if isinstance(value, list | tuple)]
+        filled = [found for found in lists if found and all(isinstance(one, dict) for one in found)]
+        if filled or lists in ([[]], [()]):
+            records = filled[0] if filled else []
+    import csv
+    import io
+
+    rows = [one if isinstance(one, dict) else {"value": one} for one in records]
+    text = io.StringIO()
+    columns = list(dict.fromkeys(name for row in rows for name in row))
+    if columns:
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerow(columns)
+        writer.writerows([None if row.get(name) is None else plain(row[name]) for name in columns] for row in rows)
+    return text.getvalue()
 
 
 def counted(number: int, what: str) -> str:

@@ -9,7 +9,8 @@ import random
 import time
 import uuid
 from collections.abc import Iterator
-from typing import Protocol
+from datetime import UTC, datetime
+from typing import Literal, Protocol
 
 from lancelsm.common.layout import Nonce
 
@@ -101,3 +102,10 @@ class Budget:
             ceiling = min(_WAIT_SECONDS_MAX, _WAIT_SECONDS_FIRST * 2 ** min(number, 16))
             self._clock.sleep(min(left, ceiling * self._ids.uniform()))
             number += 1
+
+
+def iso(time: float, *, digits: Literal["seconds", "milliseconds"] | None = None) -> str:
+    """Return a time in Unix seconds in ISO 8601, in UTC; by default with milliseconds if it has any."""
+    moment = datetime.fromtimestamp(time, UTC)
+    shown = digits or ("milliseconds" if moment.microsecond else "seconds")
+    return moment.isoformat(timespec=shown).replace("+00:00", "Z")

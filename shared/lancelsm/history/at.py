@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
+from lancelsm.common.clock import iso
 from lancelsm.errors import Invalid
 from lancelsm.region.handle import TableHandle
 
@@ -132,12 +133,6 @@ def not_kept(handle: TableHandle, problem: str, *, kept: Sequence[StoredVersion]
         table=uri,
         field="at",
     )
-
-
-def iso(time: float) -> str:
-    """Return a time in ISO 8601, in UTC, with milliseconds if it has any."""
-    moment = datetime.fromtimestamp(time, UTC)
-    return moment.isoformat(timespec="milliseconds" if moment.microsecond else "seconds").replace("+00:00", "Z")
 
 
 def _kept_since(versions: Sequence[StoredVersion]) -> StoredVersion:
