@@ -15,7 +15,9 @@ from lancelsm.admin import reshard as resharding
 from lancelsm.admin.clone import clone_snapshot
 from lancelsm.admin.rebuild import rebuild
 from lancelsm.backup import back_up, restore
+from lancelsm.dataset.base_table import open_base
 from lancelsm.errors import Contended, Invalid
+from lancelsm.read.problems import find_problems
 from lancelsm.region.catalog import SealedRegion
 from lancelsm.region.resharding import begin_resharding, read_resharding
 from lancelsm.routing.spec import parse_regions
@@ -82,8 +84,12 @@ def test_a_table_that_is_held_open_writes_and_reads_the_new_regions(tmp_path: Pa
         _upsert(one, range(3), 1)
     assert held.get(1).to_pylist()
     table.snapshot("before")
+    before, first = table._handle, table._handle.read_base().version
 
     table.reshard("bucket(id, 7)")
+    for version in range(first, table._handle.read_base().version + 1):
+        found = find_problems(before, base=open_base(uri=table.uri, version=version))
+        assert found == [], "the base may have been read before the reshard was done"
     _upsert(table, range(3), 2)
 
     assert held.get(1).to_pylist() == [{"id": 1, "v": 2}], "a read by key needs the new region"

@@ -225,7 +225,10 @@ def has_foreign_index(handle: TableHandle, base: BaseTable, catalog: Sequence[Re
     if found == (wanted if spec.spec_id else []):
         return False
     resharding = read_resharding(context)  # it changes the base before the index
-    return resharding is None or resharding.done
+    if resharding is None or not resharding.done:
+        return resharding is None
+    newest_base = handle.inspect_base()  # it may have been done after the base was read
+    return newest_base.version == base.version or has_foreign_index(handle, newest_base, catalog)
 
 
 def _keys(handle: TableHandle, base: BaseTable, *, every: bool) -> Iterator[TableProblem]:
