@@ -6,6 +6,7 @@ import json
 import random
 import time
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -13,8 +14,9 @@ from pathlib import Path
 import lancelsm
 from lancelsm.compaction.maintenance import optimize_table
 from lancelsm.errors import Ambiguous, Contended, Fenced, Invalid, LsmError, Unavailable
+from lancelsm.region.catalog import SealedRegion
 from lancelsm.table import Table
-from tests.stress.stream import KEYS, STREAMS, Expected, Followed, rows_of, slices_of, step, with_progress
+from tests.stress.stream import KEYS, STREAMS, Expected, Followed, by_region, rows_of, slices_of, step, with_progress
 
 TRANSIENT = (Contended, Fenced, Ambiguous, Unavailable)
 CURSOR = "follower"
@@ -63,12 +65,12 @@ def write(context: ActorContext, stream: int) -> None:
         try:
             table._append(rows_of(context.seed, stream, number))
         except Fenced:
-            _claim_all(table)
+            claim_all(table)
             continue
         except TRANSIENT:
             continue
         keys = step(context.seed, stream, number)
-        if number % _READ_BACK == 1 and _read_some(context, table, expected, keys):
+        if number % _READ_BACK == 1 and read_some(context, table, expected, keys):
             seen = {slice_: expected.at[slice_] for slice_ in slices_of(keys)}
             assert set(seen.values()) == {number}, f"operation {number} was acknowledged, but a read shows {seen}"
         number += 1
@@ -76,7 +78,7 @@ def write(context: ActorContext, stream: int) -> None:
         time.sleep(_PAUSE)
 
 
-def _read_some(context: ActorContext, table: Table, expected: Expected, keys: Iterable[int] = ()) -> bool:
+def read_some(context: ActorContext, table: Table, expected: Expected, keys: Iterable[int] = ()) -> bool:
     """Get these keys or random ones, and check that each has the row of the newest visible operation of its stream.
 
     Returns:
@@ -86,13 +88,11 @@ def _read_some(context: ActorContext, table: Table, expected: Expected, keys: It
     return _succeeds(lambda: expected.check_some(table.get(wanted), wanted))
 
 
-def _claim_all(table: Table) -> None:
-    """Claim all regions for the ordinary writers."""
+def claim_all(table: Table) -> None:
+    """Claim all regions for the ordinary writers, but those that a reshard has sealed."""
     for region in table.regions():
-        try:
+        with suppress(*TRANSIENT, SealedRegion):
             table.claim(region)
-        except TRANSIENT:
-            continue
 
 
 def rival(context: ActorContext) -> None:
@@ -101,8 +101,8 @@ def rival(context: ActorContext) -> None:
     while not context.over:
         time.sleep(1.0)
         region = context.rng.choice(table.regions())
-        _succeeds(partial(table.claim, region, owner=context.rng.choice([None, "rival"])))
-        if _read_some(context, table, expected):
+        _succeeds(partial(table.claim, region, owner=context.rng.choice([None, "rival"])), SealedRegion)
+        if read_some(context, table, expected):
             context.count()
 
 
@@ -115,7 +115,7 @@ def maintain(context: ActorContext) -> None:
         if context.done % 20 == 19:
             act = lambda: optimize_table(table._handle)  # noqa: E731 - one of several actions
         _succeeds(act)
-        if _read_some(context, table, expected):
+        if read_some(context, table, expected):
             context.count()
         time.sleep(_PAUSE)
 
@@ -125,7 +125,7 @@ def collect(context: ActorContext) -> None:
     table, expected = context.open(), Expected(context.seed)
     while not context.over:
         _succeeds(lambda: table.collect(yes=True, interval_seconds=0))
-        if _read_some(context, table, expected):
+        if read_some(context, table, expected):
             context.count()
         time.sleep(0.3)
 
@@ -137,7 +137,7 @@ def read(context: ActorContext) -> None:
         if context.rng.random() < 0.5:
             succeeded = _succeeds(lambda: expected.check(table.scan().to_arrow()))
         else:
-            succeeded = _read_some(context, table, expected)
+            succeeded = read_some(context, table, expected)
         if succeeded:
             context.count()
 
@@ -176,7 +176,8 @@ def _follow_some(table: Table, seed: int, file: Path) -> None:
     followed = Followed(seed, {(stream, region): number for stream, region, number in state["at"]})
     changes = table.changes(cursor=CURSOR, start=state["next"] or "earliest", limit=500)
     for change in changes:
-        followed.take(change.rows)
+        for rows in by_region(change.rows):
+            followed.take(rows)
     at = [[*slice_, number] for slice_, number in followed.at.items()]
     _replace(file, json.dumps({"at": at, "next": changes.positions}))
     changes.save()

@@ -1,4 +1,5 @@
-"""Run writers, a rival owner, mergers, collectors, snapshot holders, a consumer and readers on one table.
+"""Run writers, a rival owner, mergers, collectors, snapshot holders, a consumer and readers on one table. Others change
+its columns and its regions.
 
     python -m tests.stress.run --seconds 60 [--seed N] [--directory DIR]
 
@@ -25,7 +26,7 @@ from pathlib import Path
 import lancelsm
 from lancelsm.admin.drop import drop_table
 from lancelsm.errors import Contended
-from tests.stress import actors, copiers
+from tests.stress import actors, changers, copiers
 from tests.stress.actors import ActorContext
 from tests.stress.stream import COLUMNS, REGIONS, STREAMS, Expected
 
@@ -51,8 +52,9 @@ PROCESSES: dict[str, dict[str, Callable[[ActorContext], None]]] = {
         "collector 1": actors.collect,
     },
     "copying": {"copier": copiers.copy, "scrubber": copiers.scrub},
+    "changing": {"columns": changers.change_columns, "resharder": changers.reshard},
 }
-KILLED = ("writing", "maintenance", "copying")
+KILLED = ("writing", "maintenance", "copying", "changing")
 _STARTING_SECONDS = 60.0
 _LIFE_SECONDS = 12.0  # minimum before a process is killed, counted from when all its actors have done something
 
@@ -119,8 +121,7 @@ def _raise_failures(directory: Path) -> None:
 def _settle(directory: Path, seed: int) -> None:
     """Merge and collect everything after the run. The table must match its streams, before and after that."""
     table = lancelsm.open(directory / "table")
-    for region in table.regions():
-        table.claim(region)
+    actors.claim_all(table)
     expected = Expected(seed)
     expected.check(table.scan().to_arrow())
     for snapshot in table.snapshots():

@@ -14,6 +14,7 @@ from functools import lru_cache
 from hashlib import blake2b
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from lancelsm.record.normalize import deletes, upserts
 from lancelsm.record.schema import TableSchema, declare_primary_key, numbered
@@ -165,6 +166,12 @@ def _by_slice(found: pa.Table) -> dict[Slice, dict[int, Row]]:
         assert key not in rows, f"key {key} occurs twice"
         rows[key] = (number, found_text)
     return seen
+
+
+def by_region(rows: pa.Table) -> list[pa.Table]:
+    """Split the rows of an entry into those of each region of `REGIONS`, after a reshard to fewer regions."""
+    numbers = pa.array([region_of(key) for key in rows["id"].to_pylist()], pa.int64())
+    return [rows.filter(pc.equal(numbers, number)) for number in pc.unique(numbers).to_pylist()]
 
 
 @dataclass
