@@ -623,3 +623,16 @@ def test_an_error_of_the_caller_is_raised_if_the_columns_can_not_be_read(
             call([{**row(1), "c": 1}])
     with pytest.raises(Invalid, match="c"):
         table.update(where="c = 1", set={"v": "'x'"})
+
+
+def test_an_app_that_does_not_know_an_added_column_opens_the_table_as_its_own(tmp_path: Path) -> None:
+    columns = pa.schema([("a", pa.string()), ("id", pa.int64()), ("v", pa.string())])
+    table = create(tmp_path, columns, regions="bucket(id, 2)")
+    table.add_column("c", "string", default="d")
+    table.drop_column("a")
+    for known in (pa.schema([("id", pa.int64()), ("v", pa.string())]), table.schema.remove_metadata()):
+        opened = create(tmp_path, known, regions="bucket(id, 2)", exist_ok=True)
+        assert opened.schema.names == ["id", "v", "c"]
+    for other in (columns, pa.schema([("id", pa.int64()), ("c", pa.string())])):
+        with pytest.raises(Invalid, match="a table with another schema"):
+            create(tmp_path, other, regions="bucket(id, 2)", exist_ok=True)

@@ -154,15 +154,19 @@ def _open_same(
 
 
 def check_same(config: Config, schema: TableSchema, spec: RegionSpec, *, uri: str) -> None:
-    """Raise `Invalid`, which names the difference, unless a table has these columns, this key and this region spec."""
+    """Raise `Invalid`, which names the difference, unless a table has these columns, this key and this region spec.
+
+    The columns may lack some that were added to the table, as rows may.
+    """
     has, wanted = ([(one.name, one.type, one.nullable) for one in of.columns] for of in (config.schema, schema))
+    has = [one for one in has if one[0] in schema.names or one[0] not in config.schema.optional]
     problem = ""
     if has != wanted:
         different = [*(one for one in wanted if one not in has), *(one for one in has if one not in wanted)]
         problem = "its columns are in another order" if not different else f"column {different[0][0]!r} is different"
     elif config.schema.primary_key != schema.primary_key:
         problem = f"its primary key is {', '.join(config.schema.primary_key)}"
-    elif config.regions != spec:
+    elif config.regions is None or config.regions.describe() != spec.describe():  # ids of columns may have gaps
         problem = f"its region spec is {config.regions.describe() or 'one region' if config.regions else 'not set'}"
     if problem:
         raise Invalid(
