@@ -315,6 +315,7 @@ def test_a_document_that_changes_in_part_needs_the_whole_document(tmp_path: Path
     for description in (
         {"updatedFields": '{"tags.0": "x"}'},
         {"updatedFields": "{}", "removedFields": ["tags.1"]},
+        {"updatedFields": "{}", "removedFields": "tags"},
         {"updatedFields": "{}", "truncatedArrays": [{"field": "tags", "size": 1}]},
         None,
     ):

@@ -212,6 +212,12 @@ ENCODED = [
     (pa.time64("us"), "MicroTime", -90_000_000_000, None),
     (pa.duration("ms"), "MicroTimestamp", 1_709_209_815_123_456, None),
     (pa.timestamp("us"), "MicroTimestamp", 9_223_372_036_825_200_000, None),  # infinity of PostgreSQL
+    (pa.date32(), "Date", 1.9, None),
+    (pa.date32(), "Date", "1_9", None),
+    (pa.timestamp("us"), "Timestamp", True, None),
+    (pa.timestamp("us"), "Timestamp", 2000.0, naive("1970-01-01T00:00:02")),
+    (pa.duration("us"), "MicroDuration", 1.5, None),
+    (pa.decimal128(10, 2), None, {"scale": 0, "value": ""}, None),
 ]
 
 

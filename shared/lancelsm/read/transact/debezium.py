@@ -217,7 +217,7 @@ def _of_utc(value: Any, kind: pa.DataType, _: Field) -> Any:
 def _date(value: Any, kind: pa.DataType, _: Field) -> Any:
     if pa.types.is_integer(kind):
         return value
-    day = (_EPOCH + dt.timedelta(days=int(value))).isoformat()
+    day = (_EPOCH + dt.timedelta(days=_whole(value))).isoformat()
     if pa.types.is_timestamp(kind):
         return f"{day}T00:00:00" + ("Z" if kind.tz else "")
     return day
@@ -229,7 +229,7 @@ def _timestamp(unit: str) -> Callable[[Any, pa.DataType, Field], Any]:
             raise ValueError("it is a timestamp, not a duration")
         if not pa.types.is_timestamp(kind):
             return value
-        seconds, rest = divmod(int(value), _PER_SECOND[unit])
+        seconds, rest = divmod(_whole(value), _PER_SECOND[unit])
         moment = dt.datetime.fromtimestamp(0, dt.UTC) + dt.timedelta(seconds=seconds)
         return moment.strftime("%Y-%m-%dT%H:%M:%S").rjust(19, "0") + _fraction(rest, unit) + ("Z" if kind.tz else "")
 
@@ -242,11 +242,19 @@ def _time(unit: str) -> Callable[[Any, pa.DataType, Field], Any]:
             return _duration(unit)(value, kind, field)
         if not pa.types.is_time(kind):
             return value
-        seconds, rest = divmod(int(value), _PER_SECOND[unit])
+        seconds, rest = divmod(_whole(value), _PER_SECOND[unit])
         hours, minutes = divmod(seconds // 60, 60)
         return f"{hours:02}:{minutes:02}:{seconds % 60:02}{_fraction(rest, unit)}"
 
     return decode
+
+
+def _whole(value: Any) -> int:
+    """Return a number of days or of a unit; a fraction or a flag is not taken for a number nearby."""
+    is_whole = type(value) is int or (isinstance(value, float) and value.is_integer())
+    if not is_whole and not (isinstance(value, str) and _WHOLE.fullmatch(value)):
+        raise ValueError("it is no whole number")
+    return int(value)
 
 
 def _fraction(rest: int, unit: str) -> str:
@@ -272,7 +280,10 @@ def _decimal(value: Any, scale: int) -> str:
     try:
         if abs(scale) > _MOST_SCALE:
             raise ValueError(f"its scale is {scale}")
-        unscaled = int.from_bytes(base64.b64decode(value, validate=True), "big", signed=True)
+        digits = base64.b64decode(value, validate=True)
+        if not digits:
+            raise ValueError("it has no bytes")
+        unscaled = int.from_bytes(digits, "big", signed=True)
     except binascii.Error as error:
         raise ValueError(f"it is no base64 ({error})") from error
     return format(Decimal((int(unscaled < 0), tuple(map(int, str(abs(unscaled)))), -scale)), "f")
@@ -282,7 +293,7 @@ def _duration(unit: str) -> Callable[[Any, pa.DataType, Field], Any]:
     def decode(value: Any, kind: pa.DataType, _: Field) -> Any:
         if not pa.types.is_duration(kind):
             return value
-        whole, rest = divmod(int(value) * _PER_SECOND[kind.unit], _PER_SECOND[unit])
+        whole, rest = divmod(_whole(value) * _PER_SECOND[kind.unit], _PER_SECOND[unit])
         if rest:
             raise ValueError(f"the column counts {kind.unit} only")
         return whole

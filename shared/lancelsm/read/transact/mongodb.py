@@ -6,7 +6,7 @@ import base64
 import json
 import math
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import pyarrow as pa
@@ -54,7 +54,7 @@ def updated(description: Any, kinds: Mapping[str, pa.DataType]) -> tuple[dict[st
     values = document_of(description.get("updatedFields") or "{}", kinds, side="updatedFields")
     removed = description.get("removedFields") or ()
     truncated = description.get("truncatedArrays") or ()
-    names = [*values, *removed] if isinstance(removed, Sequence) else [None]
+    names = [*values, *removed] if isinstance(removed, list | tuple) else [removed, None]
     parts = [name for name in names if not isinstance(name, str) or "." in name]
     if parts or truncated:
         part = parts[0] if parts else truncated
