@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 from collections import Counter
@@ -345,9 +346,10 @@ def test_a_job_is_charged_in_addition_to_merges_in_the_function() -> None:
 
 
 @pytest.mark.parametrize("field", ["rows_per_second", "row_bytes", "batch"])
-def test_a_workload_without_rows_is_refused(field: str) -> None:
+@pytest.mark.parametrize("value", [0, -1, math.nan, math.inf, 1e308])
+def test_a_workload_without_rows_or_without_end_is_refused(field: str, value: float) -> None:
     with pytest.raises(Invalid, match=field):
-        cost(**{field: 0})
+        cost(**{field: value})
 
 
 def test_readme_and_cost_page_show_the_cost_at_rest() -> None:

@@ -9,7 +9,7 @@ from botocore.exceptions import ClientError
 
 from lancelsm.common import aws
 from lancelsm.common.settings import Settings
-from lancelsm.errors import Invalid
+from lancelsm.errors import Invalid, Unavailable
 from lancelsm.stack.cost import from_metrics, per_row
 from lancelsm.stack.cost.from_metrics import Counts, compare, read_counts
 from tests.cli.conftest import as_json, run  # noqa: F401 - fixtures
@@ -37,8 +37,9 @@ RECORDED = {
 class CloudWatch:
     """Gives recorded answers, and keeps the questions."""
 
-    def __init__(self, recorded: dict[str, list[list[float]]]) -> None:
+    def __init__(self, recorded: dict[str, list[list[float]]], *, last_status: str = "Complete") -> None:
         self.recorded = recorded
+        self.statuses = ("PartialData", last_status)
         self.asked: dict[str, Any] = {}
 
     def get_paginator(self, name: str) -> CloudWatch:
@@ -49,8 +50,12 @@ class CloudWatch:
         self.asked = asked
         names = [one["Id"] for one in asked["MetricDataQueries"]]
         return [
-            {"MetricDataResults": [{"Id": name, "Values": self.recorded[name][page]} for name in names]}
-            for page in range(2)
+            {
+                "MetricDataResults": [
+                    {"Id": name, "Values": self.recorded[name][page], "StatusCode": status} for name in names
+                ]
+            }
+            for page, status in enumerate(self.statuses)
         ]
 
     # The stack, for the command line
@@ -62,6 +67,12 @@ class CloudWatch:
 
 def counts(recorded: dict[str, list[list[float]]] = RECORDED) -> Counts:
     return read_counts("team-a", "heads", "lake", seconds=DAY, now=DAY * 20_000, client=CloudWatch(recorded))
+
+
+def test_values_that_cloudwatch_could_not_read_are_not_taken_for_none() -> None:
+    client = CloudWatch(RECORDED, last_status="InternalError")
+    with pytest.raises(Unavailable, match="not all values of requests: InternalError"):
+        read_counts("team-a", "heads", "lake", seconds=DAY, now=DAY * 20_000, client=client)
 
 
 def test_the_counts_are_those_of_the_metrics_that_the_functions_write() -> None:

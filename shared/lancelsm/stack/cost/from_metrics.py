@@ -13,7 +13,7 @@ from typing import Any, Final, Literal
 
 from lancelsm.common import aws
 from lancelsm.common.settings import Settings
-from lancelsm.errors import Invalid
+from lancelsm.errors import Invalid, Unavailable
 from lancelsm.stack.cost import CostItem, prices, total
 from lancelsm.stack.cost.per_row import (
     MONTH_SECONDS,
@@ -116,6 +116,8 @@ def read_counts(stage: str, registry: str, bucket: str, *, seconds: float, now: 
     try:
         for page in client.get_paginator("get_metric_data").paginate(**asked):
             for result in page["MetricDataResults"]:
+                if (status := result.get("StatusCode", "Complete")) in ("InternalError", "Forbidden"):
+                    raise Unavailable(f"CloudWatch gives not all values of {result['Id']}: {status}", stage=stage)
                 found[result["Id"].rstrip("0123456789")] += result["Values"]
     except (BotoCoreError, ClientError) as error:
         raise aws.translated(error, doing="the metrics can't be read", stage=stage) from error

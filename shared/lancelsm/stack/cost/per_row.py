@@ -64,6 +64,7 @@ METRICS: Final = {  # those that a table causes that is written to through the q
     ),
 }
 _JOB_VCPUS, _JOB_GB = 16, 64
+_MOST = 10**18
 _JOB_SECONDS, _JOB_SECONDS_PER_MILLION_ROWS = 150, 30
 
 
@@ -85,8 +86,8 @@ class Workload:
 
     def __post_init__(self) -> None:
         for name in ("rows_per_second", "row_bytes", "batch"):
-            if getattr(self, name) <= 0:
-                raise Invalid(f"{name} is {getattr(self, name)}", remedy="Give a positive number", field=name)
+            if not 0 < getattr(self, name) <= _MOST:  # also of what is no number
+                raise Invalid(f"{name} is {getattr(self, name)}", remedy=f"Give a number up to {_MOST:,}", field=name)
 
     @property
     def rows(self) -> float:
