@@ -13,7 +13,8 @@ import pytest
 from lance.file import LanceFileReader
 
 from lancelsm.dataset.bloom import build_bloom
-from lancelsm.dataset.generation import lookup_generation, read_generation, write_generation
+from lancelsm.dataset.generation import lookup_generation, read_generation
+from lancelsm.dataset.generation_writer import write_generation
 from lancelsm.record.key import key_column
 from lancelsm.record.schema import TOMBSTONE, TableSchema
 from tests.interop import lance_oracle as oracle

@@ -57,12 +57,12 @@ WRITES = frozenset(
         "optimize.compact",
         "index_extension.extend_indexes",
         "optimize.state_result",
-        "generation._write_dataset",
+        "generation_writer._write_dataset",
         "pk_index.write_pk_index",
     }
 )
 # These make calls of other sets, so they also meet faults in between.
-OUTER_WRITES = frozenset({"base_table.create_base", "base_table.ensure_mem_wal", "generation.write_generation"})
+OUTER_WRITES = frozenset({"base_table.create_base", "base_table.ensure_mem_wal", "generation_writer.write_generation"})
 # Calls of a collection; tests/simulation/test_table_collection.py puts them under faults.
 COLLECTING_READS = frozenset(
     {
@@ -275,7 +275,7 @@ def through(environment: Simulated) -> Iterator[None]:
             wrapped = _wrapped(environment, name, original)
             for module, attribute in uses:
                 stack.enter_context(mock.patch.object(module, attribute, wrapped))
-        for module in ("generation", "base_table"):
+        for module in ("generation_writer", "base_table"):
             stack.enter_context(mock.patch.object(_module(module), "make_durable"))
         yield
 

@@ -9,7 +9,8 @@ import pyarrow as pa
 import pytest
 
 from lancelsm.common.setsum import Setsum
-from lancelsm.dataset.generation import check_generation, write_generation
+from lancelsm.dataset.generation import check_generation
+from lancelsm.dataset.generation_writer import write_generation
 from lancelsm.errors import Corrupt
 from lancelsm.record.rowsum import row_setsum
 from lancelsm.record.schema import FIELD_ID, TOMBSTONE, TableSchema, declare_primary_key

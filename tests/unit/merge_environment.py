@@ -17,7 +17,7 @@ from lancelsm.compaction.merge import Merged, merge_generations
 from lancelsm.compaction.plan import RegionPending, Sums
 from lancelsm.compaction.runner import Item, Result, TaskRunner
 from lancelsm.dataset.base_table import BaseFacts, BaseTable, Sharding, create_base, open_base
-from lancelsm.dataset.generation import write_generation
+from lancelsm.dataset.generation_writer import write_generation
 from lancelsm.objects.filesum import sum_files
 from lancelsm.objects.filesystem import LocalStore
 from lancelsm.record.rowsum import row_setsum

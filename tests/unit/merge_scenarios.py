@@ -14,7 +14,7 @@ from lancelsm.common.layout import Generation
 from lancelsm.compaction.plan import RegionPending
 from lancelsm.dataset import base_rows
 from lancelsm.dataset.base_rows import CommittedVersion
-from lancelsm.dataset.generation import write_generation
+from lancelsm.dataset.generation_writer import write_generation
 from lancelsm.errors import Corrupt
 from lancelsm.record.schema import TOMBSTONE
 from tests.unit.merge_environment import A, B, Environment, Interrupted, row

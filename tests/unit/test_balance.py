@@ -31,7 +31,7 @@ from lancelsm.common.setsum import Setsum
 from lancelsm.compaction import maintenance, tasks
 from lancelsm.compaction.plan import Sums
 from lancelsm.dataset.base_rows import Base
-from lancelsm.dataset.generation import write_generation
+from lancelsm.dataset.generation_writer import write_generation
 from lancelsm.errors import Corrupt
 from lancelsm.objects import Body, WriteUnknown, Written
 from lancelsm.objects.filesum import FileSums

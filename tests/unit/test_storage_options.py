@@ -16,7 +16,7 @@ import pytest
 import lancelsm
 from lancelsm.admin.clone import clone_snapshot
 from lancelsm.compaction import maintenance, tasks
-from lancelsm.dataset import generation, scrub_reads
+from lancelsm.dataset import generation, generation_writer, scrub_reads
 from lancelsm.objects.filesum import FileSums
 from lancelsm.region.handle import open_table
 from lancelsm.scrub import base as scrub_of_base
@@ -27,7 +27,7 @@ CALLS = {
     "dataset": (lance, "dataset"),
     "write_dataset": (lance, "write_dataset"),
     "commit": (lance.LanceDataset, "commit"),
-    "fragments of a generation": (generation, "write_fragments"),
+    "fragments of a generation": (generation_writer, "write_fragments"),
     "files of a generation": (generation, "LanceFileSession"),
     "files for scrub": (scrub_reads, "LanceFileSession"),
     "store of a merge": (tasks, "open_store"),

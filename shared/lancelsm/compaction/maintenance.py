@@ -31,7 +31,8 @@ from lancelsm.compaction.runner import Engine, TaskRunner
 from lancelsm.compaction.snapshot_regions import snapshot_regions
 from lancelsm.dataset.base_table import BaseTable
 from lancelsm.dataset.file_ranges import range_reader
-from lancelsm.dataset.generation import check_generation, write_generation
+from lancelsm.dataset.generation import check_generation
+from lancelsm.dataset.generation_writer import write_generation
 from lancelsm.dataset.indexes import wanted_list
 from lancelsm.errors import Contended, Corrupt, error_context
 from lancelsm.objects.filesum import sum_files
