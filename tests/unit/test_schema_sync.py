@@ -71,15 +71,16 @@ def test_a_change_of_a_protected_column_by_another_tool_is_not_taken_up(tmp_path
 
 def test_a_base_that_was_restored_to_older_columns_is_named_and_not_taken_up(tmp_path: Path) -> None:
     table = create(tmp_path, [row(1)])
+    held = lancelsm.open(table.uri)
     table.add_column("c", "string", default="d")
     table.upsert([{**row(2), "c": "x"}])
     newest = lance.dataset(table.uri).version
     lance.dataset(table.uri, version=2).restore()
     restored = "it restored version 1 of the columns, and the table has version 2"
-    for call in (table.merge, table.sync_schema):
+    for call in (table.merge, table.sync_schema, held.sync_schema, lambda: held.drop_column("v")):
         with pytest.raises(Invalid, match=restored) as error:
             call()
-        assert f"version={newest}" in error.value.remedy
+        assert f"Undo it with Lance: lance.dataset({table.uri!r}, version={newest})" in error.value.remedy
     lance.dataset(table.uri, version=newest).restore()
     table.merge(engine="inprocess")
     assert rows_of(table) == [{**row(1), "c": "d"}, {**row(2), "c": "x"}]

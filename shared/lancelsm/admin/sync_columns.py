@@ -35,6 +35,7 @@ def sync_columns(handle: TableHandle) -> tuple[TableHandle, list[SchemaChange]]:
     """
     context = handle.context
     with error_context(table=context.uri), holding_base(context):
+        handle = handle.with_newest_columns()  # another tool may have restored a base with those that the handle knows
         for _ in range(_ATTEMPTS):
             base = handle.read_base()
             handle = handle.with_columns_of(base)

@@ -43,10 +43,11 @@ def drift(base: BaseTable, config: Config) -> LsmError | None:
         return error
     change = _change_of_schema(base, config)
     if change:
+        undo = f"ndo it with Lance: {_restore(base, config)}. Then: lancelsm merge {base.uri}"
+        is_older = base.schema.version < config.schema.version  # rows would lose values
         return Drifted(
             f"another tool changed the base: {change}",
-            remedy=f"Take it up: lancelsm schema sync {base.uri}. Or undo it with Lance: {_restore(base, config)}. "
-            f"Then: lancelsm merge {base.uri}",
+            remedy=f"U{undo}" if is_older else f"Take it up: lancelsm schema sync {base.uri}. Or u{undo}",
             table=base.uri,
             version=base.version,
         )
