@@ -14,7 +14,8 @@ from lancelsm.admin.clone import clone_snapshot
 from lancelsm.admin.rebuild import rebuild
 from lancelsm.backup import back_up, restore
 from lancelsm.common.layout import SQLITE
-from lancelsm.compaction import background, compact, maintenance, tasks
+from lancelsm.compaction import compact, maintenance, tasks
+from lancelsm.compaction.background import BackgroundRunner
 from lancelsm.compaction.pace import SharedPace
 from lancelsm.errors import Corrupt
 from lancelsm.region.handle import Ports, open_table
@@ -258,27 +259,16 @@ def test_a_compaction_reads_no_entry_of_the_log(tmp_path: Path) -> None:
 @pytest.mark.rest
 def test_a_runner_compacts_while_no_merge_is_due(tmp_path: Path) -> None:
     table = create(tmp_path, settings={"merge_generations": 1000, "flush_rows": 1, "max_generations": 2})
-    runner = Runner(lancelsm.open(table.uri))
+    runner = BackgroundRunner(lancelsm.open(table.uri)._handle)
     for number in range(5):
         table.upsert([row(number)])
-        runner.round()
+        for _ in range(2):
+            runner.round(everything=False)
 
     assert runner.done.compacted_generations >= 3
     assert (runner.done.generations, runner.done.merges) == (5, 0)
     assert table.status().regions[0].generations <= 2
     assert rows_of(table) == [row(number) for number in range(5)]
-
-
-class Runner:
-    """The rounds of a background runner, one by one."""
-
-    def __init__(self, table: Table) -> None:
-        self._handle = table._handle
-        self._ages, self.done = background._Ages(), background.Ran()
-
-    def round(self) -> None:
-        for _ in range(2):
-            self.done = background._round(self._handle, self._ages, self.done, everything=False, engine="auto")
 
 
 @pytest.mark.rest

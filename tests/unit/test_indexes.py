@@ -15,6 +15,7 @@ import pytest
 
 import lancelsm
 from lancelsm.compaction import background, maintenance
+from lancelsm.compaction.background import BackgroundRunner
 from lancelsm.compaction import indexes as maintained
 from lancelsm.dataset import indexes as stored
 from lancelsm.errors import Contended, Invalid
@@ -418,12 +419,12 @@ def test_a_run_finishes_an_interrupted_creation_once(tmp_path: Path, step: str) 
     table.flush()
     with crash_at(step, 1), pytest.raises(Crash):
         table.create_index("vec", kind="IVF_FLAT", num_partitions=1)
-    ages = background._Ages()
     busy = replace(table._handle.settings, merge_generations=99)
     handle = replace(table._handle, config=replace(table._handle.config, settings=busy))
+    runner = BackgroundRunner(handle, engine="inprocess")
 
     def tick() -> int:
-        background._round(handle, ages, background.Ran(), everything=False, engine="inprocess")
+        runner.round(everything=False)
         return table.status().base_version
 
     version = tick()
