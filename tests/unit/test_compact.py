@@ -19,7 +19,6 @@ from lancelsm.compaction.background import BackgroundRunner
 from lancelsm.compaction.pace import SharedPace
 from lancelsm.errors import Corrupt
 from lancelsm.region.handle import Ports, open_table
-from lancelsm.table import Table
 from tests.simulation.faults import CRASH_AFTER, CRASH_BEFORE, Crash, FaultPlan
 from tests.unit import compaction_scenarios as scenarios
 from tests.unit.compaction_scenarios import collected, crowded, has_all, manifest_of, once_written

@@ -15,8 +15,8 @@ import pytest
 
 import lancelsm
 from lancelsm.compaction import background, maintenance
-from lancelsm.compaction.background import BackgroundRunner
 from lancelsm.compaction import indexes as maintained
+from lancelsm.compaction.background import BackgroundRunner
 from lancelsm.dataset import indexes as stored
 from lancelsm.errors import Contended, Invalid
 from lancelsm.read.index_status import IndexStatus, promise_problem, read_index_statuses
