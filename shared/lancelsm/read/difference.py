@@ -21,7 +21,7 @@ from lancelsm.record.key import key_column
 from lancelsm.record.rowsum import row_words
 from lancelsm.record.schema import TOMBSTONE, TableSchema, conform
 
-HASHES_AT_ONCE = 8_000_000
+HASHES_AT_ONCE = 8_000_000  # of one view, in memory
 _ROWS_AT_ONCE = 50_000
 _BYTES_AT_ONCE = 64 << 20
 
@@ -33,17 +33,14 @@ class Difference:
         wanted: the view with the rows that should be there.
         present: the view with the rows that are there.
         schema: the newest columns. Rows of a view with older ones are converted, as when older rows are read.
-        hashes_at_once: the maximum number of rows of a view whose hashes are in memory.
     """
 
-    def __init__(
-        self, wanted: View, present: View, *, schema: TableSchema, uri: str, hashes_at_once: int = HASHES_AT_ONCE
-    ) -> None:
+    def __init__(self, wanted: View, present: View, *, schema: TableSchema, uri: str) -> None:
         self._wanted = wanted
         self._present = present
         self._schema = schema
         self._uri = uri
-        self._parts = max(1, -(-max(most_rows(wanted), most_rows(present)) // hashes_at_once))
+        self._parts = max(1, -(-max(most_rows(wanted), most_rows(present)) // HASHES_AT_ONCE))
         self._written: list[pa.Array] = []  # the keys of the rows that `to_write` has yielded
 
     def to_write(self) -> Iterator[pa.Table]:
