@@ -25,7 +25,7 @@ from lancelsm.stack.function import (
     table_uri,
 )
 from lancelsm.stack.scheduled_tables import start_round
-from lancelsm.stack.scrub_round import KIND, Scope, Wanted, decode, scrub_changed
+from lancelsm.stack.scrub_round import KIND, Scope, Wanted, decode_wanted, scrub_changed
 
 SETTINGS = settings("LANCELSM_TABLES")
 CLOCK = SystemClock()
@@ -59,7 +59,7 @@ class Input:
 @function
 def handler(event: Document, call: FunctionCall) -> Document:
     if (body := queued_body(event)) is not None:
-        return _scrub_next(decode(body), call)
+        return _scrub_next(decode_wanted(body), call)
     request = parse_event(Input, event)
     if request.scheduled is not None:
         if (request.table, request.region, request.at, request.limit) != (None, None, None, None):

@@ -20,7 +20,7 @@ from lancelsm.dataset.cleanup import StoredVersion, stored_versions
 from lancelsm.dataset.tags import tags
 from lancelsm.errors import Invalid
 from lancelsm.gc.collect import collect
-from lancelsm.history.at import AtSnapshot, AtTime, AtVersion, at_of_text, find_version, read_at, version_at_time
+from lancelsm.history.at import AtSnapshot, AtTime, AtVersion, at_of_text, find_version, parse_at, version_at_time
 from lancelsm.history.snapshot import create_snapshot, snapshot_view
 from lancelsm.history.version_hold import hold_version, pin_version
 from lancelsm.read import reader
@@ -74,13 +74,13 @@ def rows_of(handle, pin):
     ],
 )
 def test_a_number_is_a_version_and_a_time_needs_a_zone(at, meant):
-    assert read_at(at) == meant
+    assert parse_at(at) == meant
 
 
 @pytest.mark.parametrize("at", [0, -1, True, 2**63, 1.5, None, b"monday"])
 def test_what_is_neither_text_nor_a_positive_number_is_refused(at):
     with pytest.raises(Invalid, match="at is ") as refused:
-        read_at(at)
+        parse_at(at)
     assert refused.value.where["field"] == "at"
 
 

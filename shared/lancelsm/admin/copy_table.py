@@ -23,7 +23,7 @@ from lancelsm.dataset.statement import check_stated, files_of
 from lancelsm.errors import Corrupt, error_context
 from lancelsm.history.at import At
 from lancelsm.history.snapshot import holding_snapshot, snapshot_errors, snapshot_view
-from lancelsm.history.version_hold import held_pin
+from lancelsm.history.version_hold import holding_at
 from lancelsm.read import reader
 from lancelsm.read.new_key import check_new_key
 from lancelsm.read.transact.change_decision import check_sequence
@@ -138,7 +138,7 @@ def copy_table(
 def _source_view(source: TableHandle, at: At | None) -> Iterator[View]:
     """Hold what is read from being collected, and yield its view."""
     name = f"copy-{source.context.ids.nonce()[:12]}"
-    holding = holding_snapshot(source, name, ttl_seconds=_TTL_SECONDS) if at is None else held_pin(source, at)
+    holding = holding_snapshot(source, name, ttl_seconds=_TTL_SECONDS) if at is None else holding_at(source, at)
     with holding as pin, snapshot_errors(source.context, pin):
         yield snapshot_view(source, pin)
 

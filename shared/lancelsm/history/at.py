@@ -45,8 +45,8 @@ class AtSnapshot:
     name: str
 
 
-def read_at(at: object) -> AtVersion | AtTime | AtSnapshot:
-    """Decode an `at`: an integer is a version, text with `T` and a zone is a time, other text is a snapshot's name.
+def parse_at(at: object) -> AtVersion | AtTime | AtSnapshot:
+    """Parse an `at`: an integer is a version, text with `T` and a zone is a time, other text is a snapshot's name.
 
     Raises:
         Invalid: it is neither text nor an integer from 1.

@@ -23,7 +23,7 @@ from lancelsm.common.renewal import Renewal
 from lancelsm.dataset.deleted_keys import find_deletes
 from lancelsm.errors import Contended, Corrupt, Invalid, LsmError, error_context
 from lancelsm.history import pins
-from lancelsm.history.at import At, AtSnapshot, find_version, read_at
+from lancelsm.history.at import At, AtSnapshot, find_version, parse_at
 from lancelsm.history.pin_records import Pin
 from lancelsm.history.snapshot import (
     RESERVED,
@@ -92,7 +92,7 @@ def restore_in_place(handle: TableHandle, at: At, append: Append) -> Restored:
     Args:
         append: appends to the regions of rows.
     """
-    wanted, handle = read_at(at), handle.with_columns_of(handle.read_base())
+    wanted, handle = parse_at(at), handle.with_columns_of(handle.read_base())
     if isinstance(wanted, AtSnapshot):
         target = find_snapshot(handle.context, wanted.name)
         check_readable(handle.context, target)

@@ -18,7 +18,7 @@ from lancelsm.dataset.base_table import BaseTable, VersionGone, open_base
 from lancelsm.dataset.tags import tag_version
 from lancelsm.errors import Invalid, LsmError
 from lancelsm.history import pins
-from lancelsm.history.at import At, AtSnapshot, find_version, not_kept, read_at
+from lancelsm.history.at import At, AtSnapshot, find_version, not_kept, parse_at
 from lancelsm.history.pin_records import Pin
 from lancelsm.history.snapshot import (
     RENEWALS,
@@ -36,12 +36,12 @@ HOLD_SECONDS = 900.0
 
 
 class VersionHold:
-    """A pin of a version that lasts until `close`, until `let_go`, or until the process ends."""
+    """A pin of a version that lasts until `close`, until `release_soon`, or until the process ends."""
 
-    def __init__(self, handle: TableHandle, pin: Pin, *, seconds: float = HOLD_SECONDS) -> None:
+    def __init__(self, handle: TableHandle, pin: Pin) -> None:
         self._handle = handle
-        step = renewal_step(handle, pin, ttl_seconds=seconds)  # if the pin is lost, the next read says so
-        self._renewal = Renewal(step, seconds=seconds / RENEWALS, then=self._release)
+        step = renewal_step(handle, pin, ttl_seconds=HOLD_SECONDS)  # if the pin is lost, the next read says so
+        self._renewal = Renewal(step, seconds=HOLD_SECONDS / RENEWALS, then=self._release)
         self._closed = False
         self.pin = pin
         atexit.register(self.close)
@@ -53,7 +53,7 @@ class VersionHold:
             self._renewal.end()
             self._closed = True
 
-    def let_go(self) -> None:
+    def release_soon(self) -> None:
         """Release the version soon, in another thread. It takes no lock, so a finaliser may call it."""
         self._renewal.stop()
 
@@ -74,12 +74,12 @@ def hold_version(handle: TableHandle, version: int) -> VersionHold:
 
 
 @contextmanager
-def held_pin(handle: TableHandle, at: At) -> Iterator[Pin]:
+def holding_at(handle: TableHandle, at: At) -> Iterator[Pin]:
     """Yield the pin of a snapshot, or of a version that is held in the `with` block.
 
     Raises: the same errors as `pin_version` and `find_version`; `Invalid` if the snapshot is not found or has expired.
     """
-    wanted = read_at(at)
+    wanted = parse_at(at)
     if isinstance(wanted, AtSnapshot):
         pin = find_snapshot(handle.context, wanted.name)
         check_readable(handle.context, pin)

@@ -16,7 +16,7 @@ from lancelsm.backup import back_up_live
 from lancelsm.common.layout import BACKUP, TableId
 from lancelsm.region.handle import Ports, open_configured, open_table
 from lancelsm.registry import Registry
-from lancelsm.stack.scheduled_tables import decode, location, no_table, read_last, state_of, write_last
+from lancelsm.stack.scheduled_tables import decode_message, location, no_table, read_last, state_of, write_last
 
 KIND = "backup"
 CHANGED = "changed"  # which tables a scheduled backup is of
@@ -24,7 +24,7 @@ CHANGED = "changed"  # which tables a scheduled backup is of
 
 def decode_wanted(body: object) -> TableId:
     """Decode a message of `scheduled_tables.start_round`. Raises `Invalid` if the text is something else."""
-    table, wanted = decode(body, kind=KIND)
+    table, wanted = decode_message(body, kind=KIND)
     if wanted != CHANGED:
         raise no_table(KIND)
     return table

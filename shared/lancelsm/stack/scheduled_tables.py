@@ -23,7 +23,7 @@ from lancelsm.registry import Fields, Record, Registry, SwapApplied
 OpenTable = Callable[[str], TableHandle]
 
 
-def decode(body: object, *, kind: str) -> tuple[TableId, Any]:
+def decode_message(body: object, *, kind: str) -> tuple[TableId, Any]:
     """Decode a message `{"table": id, kind: value}`. Return both. Raises `Invalid` if the text is something else."""
     try:
         document = parse_json(body)
@@ -36,6 +36,7 @@ def decode(body: object, *, kind: str) -> tuple[TableId, Any]:
 
 
 def no_table(kind: str) -> Invalid:
+    """Build the error for a message that is not one of this kind of round."""
     return Invalid(f"the message names no table for a {kind}", remedy="Delete it from the queue")
 
 

@@ -16,8 +16,15 @@ from lancelsm.errors import Corrupt, Invalid
 from lancelsm.registry import Registry
 from lancelsm.scrub.report import Report
 from lancelsm.scrub.table import scrub_location
-from lancelsm.stack.scheduled_tables import OpenTable, location, no_table, read_last, state_of, write_last
-from lancelsm.stack.scheduled_tables import decode as decode_table
+from lancelsm.stack.scheduled_tables import (
+    OpenTable,
+    decode_message,
+    location,
+    no_table,
+    read_last,
+    state_of,
+    write_last,
+)
 
 Scope = Literal["sample", "everything"]
 KIND = "scrub"
@@ -33,9 +40,9 @@ class Wanted:
     scope: Scope
 
 
-def decode(body: object) -> Wanted:
+def decode_wanted(body: object) -> Wanted:
     """Decode a message of `scheduled_tables.start_round`. Raises `Invalid` if the text is something else."""
-    table, scope = decode_table(body, kind=KIND)
+    table, scope = decode_message(body, kind=KIND)
     if scope not in get_args(Scope):
         raise no_table(KIND)
     return Wanted(table=table, scope=scope)

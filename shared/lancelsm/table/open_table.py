@@ -18,7 +18,7 @@ from lancelsm.common.settings import Settings, given_settings
 from lancelsm.common.trace import NO_TRACE, Trace
 from lancelsm.dataset.base_table import BaseTable
 from lancelsm.errors import Contended, Corrupt, Invalid, Unavailable, error_context
-from lancelsm.history.at import At, AtSnapshot, find_version, read_at
+from lancelsm.history.at import At, AtSnapshot, find_version, parse_at
 from lancelsm.history.pin_records import Pin
 from lancelsm.history.snapshot import check_readable, find_snapshot, snapshot_errors, snapshot_view
 from lancelsm.history.version_hold import VersionHold, hold_version
@@ -147,7 +147,7 @@ class OpenTable:
             Unavailable: a store or the registry did not answer.
         """
         with error_context(table=self.uri):
-            wanted = read_at(at)
+            wanted = parse_at(at)
             if isinstance(wanted, AtSnapshot):
                 pin = find_snapshot(self._context, wanted.name)
                 check_readable(self._context, pin)
@@ -155,7 +155,7 @@ class OpenTable:
             hold = hold_version(self._handle, find_version(self._handle, wanted))
             table = type(self)(self._handle, owner=self._owner, at=hold.pin)
             table._hold = hold
-            weakref.finalize(table, hold.let_go).atexit = False  # at the end of the process it is closed
+            weakref.finalize(table, hold.release_soon).atexit = False  # at the end of the process it is closed
             return table
 
     @checked

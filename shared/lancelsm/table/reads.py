@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Literal, overload
+from typing import Any, Literal, overload
 
 import pyarrow as pa
 
 from lancelsm.common.checked import checked
 from lancelsm.dataset.lance_readers import LanceSnapshot
 from lancelsm.errors import Invalid, error_context
-from lancelsm.history.at import At
 from lancelsm.history.pin_records import Pin
 from lancelsm.history.snapshot import snapshot_errors
 from lancelsm.read import reader
@@ -26,13 +25,10 @@ from lancelsm.read.result import Rows, with_first_batch
 from lancelsm.read.transact.read_token import RowsWithToken
 from lancelsm.read.view import View
 from lancelsm.record.normalize import deletes
-from lancelsm.table.open_table import OpenTable
-
-if TYPE_CHECKING:  # a process that only reads or writes rows does not load these
-    from lancelsm.read.search.search import SearchRequest
+from lancelsm.table.searches import TableSearch
 
 
-class TableReads(OpenTable):
+class TableReads(TableSearch):
     """Scans, lookups by key, searches, and what a read costs."""
 
     @checked
@@ -54,8 +50,7 @@ class TableReads(OpenTable):
                 around a column name that is not a plain word.
             limit: return at most this many rows.
             order_by: sort by these columns, such as `total desc, id`; by default there is no order. NaN and null come
-                last.
-                Every matching row is read; without `limit`, all of them are in memory.
+                last. Every matching row is read; without `limit`, all of them are in memory.
             consistency: with `eventual` the rows may be up to `max_staleness` seconds old. The read then uses what
                 this object has read before, without asking whether anything has changed.
             max_staleness: above 0 and below the setting `collect_interval_seconds`.
@@ -251,88 +246,11 @@ class TableReads(OpenTable):
         if wanted.num_rows == 0 and not with_token:
             return self.scan(columns=columns, limit=0).to_arrow()
         if self.config.regions is None:
-            return self._read_with_retry(read, self.regions)
+            return self._read_with_retry(read, self.list_regions)
         if staleness is None:
             return self._read_with_retry(read, own.existing)
         # A kept listing or the region snapshot has the regions, so no catalog is listed.
         return self._read_with_retry(read, self.list_regions, select=own.select, max_staleness=staleness)
-
-    @checked
-    def search(
-        self,
-        query: Any = None,
-        *,
-        vector: Any = None,
-        text: Any = None,
-        column: str | None = None,
-        text_columns: Sequence[str] | None = None,
-        k: int = 10,
-        where: str | None = None,
-        columns: Sequence[str] | None = None,
-        metric: str | None = None,
-        nprobes: int | None = None,
-        refine_factor: int | None = None,
-        rerank: Literal["rrf"] | Callable[[pa.Table, pa.Table], pa.Table] = "rrf",
-        at: At | None = None,
-        consistency: Consistency = "strong",
-        max_staleness: float | None = None,
-    ) -> Rows:
-        """Find the best rows by vector, by text or by both, as of now. All rows acknowledged before the call take part.
-
-        A stale or deleted row is never returned, and takes no place among the results. A search without an index reads
-        all vectors; a text search needs an index (`create_index`).
-
-        Args:
-            query: an array for `vector`, or text for `text`.
-            vector: numbers, as many as each vector of the column has. A list of vectors is several searches, whose rows
-                have their number in `query_index`; on a column with several vectors per row it is one search.
-            text: words, of which a row has at least one; or a query object of `lance.query`. Lance ends the process if
-                `BooleanQuery` or `BoostQuery` is nested some hundred times. Nothing can tell how deep an object is, so
-                don't nest it by input that you don't trust.
-            column: the column with the vectors; may be left out if only one fits.
-            text_columns: the columns with the text, for plain words; by default all that have a text index. A query
-                object names its own columns.
-            k: the number of rows to return, at most 1,000,000.
-            where: a condition that all returned rows match, see `scan`.
-            columns: the columns to return, in this order; by default all, then `_distance` for a vector, `_score` for
-                text, and `_relevance_score`, `_distance`, `_score` for both.
-            metric: `l2`, `cosine`, `dot` or `hamming`; by default that of the index. Without an index `l2`, but
-                `hamming` for vectors of uint8, and `cosine` for several vectors per row.
-            nprobes: how many partitions of the index to search; by default 20.
-            refine_factor: compare this many times `k` rows exactly, at most 10,000,000 rows; by default 1 to 10 times,
-                as the kind of the index needs.
-            rerank: for both: `rrf`, reciprocal-rank fusion; or a function of the two results, each with its score,
-                that returns a table with the returned columns, best row first.
-            at: the snapshot, version or time to search, see `Table.at`.
-            consistency, max_staleness: see `scan`.
-
-        Returns:
-            The rows, best first. In a hybrid result the score of a search that did not find the row is null.
-
-        Raises:
-            Invalid: a column is unknown, has no vectors or no text index; the vector has another length; the metric is
-                not that of the index; the condition is not valid; an argument belongs to a vector or a text, and there
-                is none; or another argument is not valid.
-            Corrupt, Unavailable: see `scan`.
-        """
-        from lancelsm.read.search.search import read_request  # noqa: PLC0415
-
-        request = read_request(
-            query,
-            vector=vector,
-            text=text,
-            column=column,
-            text_columns=text_columns,
-            k=k,
-            where=where,
-            columns=columns,
-            metric=metric,
-            nprobes=nprobes,
-            refine_factor=refine_factor,
-            rerank=rerank,
-        )
-        table = self if at is None else self.at(at)
-        return table._search(request, max_staleness=table._staleness(consistency, max_staleness))
 
     @checked
     def explain(
@@ -422,23 +340,6 @@ class TableReads(OpenTable):
         )
 
     # Private
-
-    def _search(self, request: SearchRequest, *, max_staleness: float | None) -> Rows:
-        from lancelsm.read.search.search import Prepared, search  # noqa: PLC0415
-
-        # The scores of words depend on the rows of all regions; those of a query object are of each level.
-        where = None if isinstance(request.text, str) else request.where
-
-        def read(view: View) -> Rows:
-            needed, _ = pruned_view(view, where, self.config)
-            self._trace.viewed(needed)
-            prepared = Prepared.of(needed, self._views.kept, uri=self.uri, trace=self._trace)
-            with self._trace.step("search"):
-                found = search(prepared, request, expiry=view.expiry, uri=self.uri, trace=self._trace)
-                return Rows(found.to_reader())
-
-        list_regions, select = regions_for(where, context=self._context, config=self.config)
-        return self._read_with_retry(read, list_regions, select=select, max_staleness=max_staleness)
 
     def _rows_read(self, read: ReadName, arguments: Mapping[str, Any]) -> int:
         """Do a read, and return how many rows it found."""
