@@ -1,7 +1,7 @@
 """Back up the live rows of a table to another location, and create new tables from backups.
 
     {location}/rows/{nonce}/     a Lance dataset of the rows
-    {location}/_lancelsm/files/ sequences of deletes, if change events of the table are ordered
+    {location}/_lancelsm/files/  sequences of deletes, if change events of the table are ordered
     {location}/backup.json       source table, schema, key, regions and settings; count and setsum of the rows
 
 `backup.json` is written last, after the rows were read back: without it there is no backup. A backup has no indexes, no
@@ -26,7 +26,6 @@ from lancelsm.common.checked import checked
 from lancelsm.common.formats import check_format
 from lancelsm.common.json_text import parse_json
 from lancelsm.common.layout import BACKUP, RESTORED, TableId, table_id
-from lancelsm.common.setsum import Setsum
 from lancelsm.dataset.adoption import write_facts
 from lancelsm.dataset.base_reads import scan_base
 from lancelsm.dataset.base_rows import Base, expired_rows
@@ -37,8 +36,8 @@ from lancelsm.errors import Corrupt, Invalid, Unavailable
 from lancelsm.objects import ObjectStore, put_once
 from lancelsm.read.reader import scan
 from lancelsm.read.view import View, take_view
-from lancelsm.record.rowsum import row_setsum
 from lancelsm.record.schema import TOMBSTONE, TableSchema, declare_primary_key, numbered
+from lancelsm.record.summed_rows import SummedRows
 from lancelsm.record.ttl import parse_ttl
 from lancelsm.region import config as configs
 from lancelsm.region.catalog import regions
@@ -81,26 +80,6 @@ class Backup:
         """Return the schema of a table restored from this backup, with the field ids that its base will have."""
         columns = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(self.schema)))
         return TableSchema(columns=columns, primary_key=tuple(self.primary_key))
-
-
-@dataclass(slots=True)
-class _Sum:
-    """Count and setsum of the rows that pass through."""
-
-    schema: pa.Schema
-    rows: int = 0
-    setsum: Setsum = Setsum.ZERO
-
-    def count(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            self.rows += batch.num_rows
-            self.setsum += row_setsum(batch, schema=self.schema)
-            yield batch
-
-    def count_all(self, batches: Iterable[pa.RecordBatch]) -> _Sum:
-        for _ in self.count(batches):
-            pass
-        return self
 
 
 @on_ports
@@ -186,16 +165,16 @@ def _copy(
     plain = pa.schema([field.remove_metadata() for field in base.schema.columns])
     schema = numbered(declare_primary_key(plain, key))
     path = f"rows/{ports.ids.nonce()}"
-    written = _Sum(schema)
+    written = SummedRows(schema)
     write_copy(
         uri=f"{location}/{path}",
         columns=plain,
-        rows=(_with_schema(plain, batch) for batch in written.count(in_time(rows))),
+        rows=(_with_schema(plain, batch) for batch in written.through(in_time(rows))),
         storage_options=storage_options,
     )
     copied = read_copy(uri=f"{location}/{path}", columns=schema, storage_options=storage_options)
-    read = _Sum(schema).count_all(in_time(copied))
-    if (read.rows, read.setsum) != (written.rows, written.setsum):
+    read = SummedRows(schema).add(in_time(copied))
+    if read.total != written.total:
         raise Corrupt("the rows read back differ from those written", remedy="Back up again", table=location)
     uri, spec = handle.context.uri, config.regions
     sequence = configs.newest_sequence(handle.context.objects, config, uri=uri)
@@ -302,7 +281,7 @@ def restore(
         ttl=backup.ttl,
         storage_options=storage_options,
     )
-    read = _Sum(schema.columns).count_all(scan_base(base, columns=schema.names))
+    read = SummedRows(schema.columns).add(scan_base(base, columns=schema.names))
     if base.schema != schema or (read.rows, read.setsum.hex()) != (backup.rows, backup.row_setsum):
         raise Corrupt(
             f"the restored rows are not the {backup.rows} that were backed up",

@@ -6,7 +6,7 @@ no change history, no snapshots and no cursors.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +17,6 @@ from lancelsm.admin.clone import Copied, facts_of
 from lancelsm.admin.create import begin_copy, check_free, ensure_base, register_table
 from lancelsm.common.checked import checked
 from lancelsm.common.layout import RESTORED, TableId, table_id
-from lancelsm.common.setsum import Setsum
 from lancelsm.dataset.base_reads import scan_base
 from lancelsm.dataset.statement import check_stated, files_of
 from lancelsm.errors import Corrupt, error_context
@@ -29,8 +28,8 @@ from lancelsm.read.new_key import check_new_key
 from lancelsm.read.transact.change_decision import check_sequence
 from lancelsm.read.view import View
 from lancelsm.record.key import check_primary_key
-from lancelsm.record.rowsum import row_setsum
 from lancelsm.record.schema import TableSchema, declare_primary_key, numbered
+from lancelsm.record.summed_rows import SummedRows
 from lancelsm.region import config as configs
 from lancelsm.region.handle import Ports, TableHandle, canonical, open_table
 from lancelsm.region.on_ports import on_ports
@@ -108,7 +107,7 @@ def copy_table(
         }
         recorded = begin_copy(store, RESTORED, marker, uri=location, storage_options=storage_options)
         config = replace(config, table=TableId(recorded["table"]))
-        written = _Counted(schema.columns)
+        written = SummedRows(schema.columns)
         base = ensure_base(
             store,
             location,
@@ -120,10 +119,8 @@ def copy_table(
             ttl="" if view.base.ttl is None else view.base.ttl.text,
             storage_options=storage_options,
         )
-    read = _Counted(schema.columns)
-    for _ in read.through(scan_base(base, columns=schema.names)):
-        pass
-    if base.schema != schema or (read.rows, read.setsum) != (written.rows, written.setsum):
+    read = SummedRows(schema.columns).add(scan_base(base, columns=schema.names))
+    if base.schema != schema or read.total != written.total:
         raise Corrupt(
             f"the {read.rows} copied rows are not the {written.rows} that were read",
             remedy=f"Remove the incomplete table with lancelsm drop {location}, then copy again",
@@ -162,18 +159,3 @@ def _sequence(source: TableHandle, schema: TableSchema, names: str | Sequence[st
     wanted = (names,) if isinstance(names, str) else tuple(names)
     check_sequence(schema, wanted)
     return wanted
-
-
-class _Counted:
-    """Count and setsum of the rows that pass through."""
-
-    def __init__(self, schema: pa.Schema) -> None:
-        self._schema = schema
-        self.rows = 0
-        self.setsum = Setsum.ZERO
-
-    def through(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            self.rows += batch.num_rows
-            self.setsum += row_setsum(batch, schema=self._schema)
-            yield batch

@@ -24,6 +24,7 @@ from lancelsm.errors import Invalid
 Field = Mapping[str, Any]
 """A field in a schema of Connect: field, type, name, parameters, fields."""
 
+NOT_DECODED: Final = (ValueError, TypeError, KeyError, OverflowError, ArithmeticError)  # what decoders raise
 _WHOLE: Final = re.compile(r"-?[0-9]{1,20}")
 _MOST_SCALE: Final = 1000  # far more digits than a decimal of Arrow has
 _EPOCH: Final = dt.date(1970, 1, 1)
@@ -114,13 +115,18 @@ def decoded(row: Mapping[str, Any], kinds: Mapping[str, pa.DataType], *, fields:
             continue
         try:
             found[name] = _value(value, kind, field)
-        except (ValueError, TypeError, KeyError, OverflowError, ArithmeticError) as error:
-            raise Invalid(
-                f"column {name!r} can't take {shown(value)}: {error}",
-                redacted=f"column {name!r} can't take the value of its encoding",
-                field=name,
-            ) from error
+        except NOT_DECODED as error:
+            raise not_decoded(name, value, error) from error
     return found
+
+
+def not_decoded(name: str, value: object, error: Exception) -> Invalid:
+    """Build the error for a value that is not one of its encoding, or does not fit its column."""
+    return Invalid(
+        f"column {name!r} can't take {shown(value)}: {error}",
+        redacted=f"column {name!r} can't take the value of its encoding",
+        field=name,
+    )
 
 
 @cache

@@ -14,7 +14,7 @@ import pyarrow as pa
 from lancelsm.common.json_text import parse_json
 from lancelsm.common.shown import shown
 from lancelsm.errors import Invalid
-from lancelsm.read.transact.debezium import timestamp_of
+from lancelsm.read.transact.debezium import NOT_DECODED, not_decoded, timestamp_of
 
 KEY: Final = "_id"
 _FULL: Final = (
@@ -75,12 +75,8 @@ def _value(value: Any, kind: pa.DataType | None, name: str) -> Any:
         return value
     try:
         return _decoded(value, kind)
-    except (ValueError, TypeError, KeyError, OverflowError, ArithmeticError) as error:
-        raise Invalid(
-            f"column {name!r} can't take {shown(value)}: {error}",
-            redacted=f"column {name!r} can't take the value of its encoding",
-            field=name,
-        ) from error
+    except NOT_DECODED as error:
+        raise not_decoded(name, value, error) from error
 
 
 def _decoded(value: Any, kind: pa.DataType) -> Any:
