@@ -229,11 +229,11 @@ def _serve(
     import threading
     from contextlib import ExitStack
 
-    from lancelsm.cli.process import OutputClosed, OutputFailed
     from lancelsm.cli.service import TableService, serve, stopped_by_signals
     from lancelsm.cli.service_event import Event, error_event
     from lancelsm.cli.service_metrics import Metrics, endpoints, parse_address
     from lancelsm.cli.service_spans import span_recorder
+    from lancelsm.cli.streams import OutputClosed, OutputFailed
     from lancelsm.common.clock import SystemClock
 
     printing, record, stop = threading.Lock(), span_recorder(), threading.Event()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import gc
 import io
 import json
@@ -18,45 +17,13 @@ from types import FrameType
 from typing import Any
 
 from lancelsm.cli.hidden_modules import hide_slow_modules
+from lancelsm.cli.streams import OutputClosed, OutputFailed, Stderr, Stdout, open_null
 from lancelsm.common.panics import panics_as_errors
 from lancelsm.errors import LsmError, Unavailable
 
 _CLOSED = 141  # the exit code that a shell reports for a program ended by SIGPIPE
 _INTERRUPTED = 130
 _USAGE = 2
-
-
-class OutputClosed(Exception):
-    """The reader of stdout is gone. Not an `OSError`: click would handle that, with another exit code."""
-
-
-class OutputFailed(Unavailable):
-    """Stdout can't be written."""
-
-
-class _Stdout(io.FileIO):
-    """Stdout without a buffer. Its errors differ from those of other files."""
-
-    def write(self, data: Any, /) -> int:
-        try:
-            return super().write(data)
-        except OSError as error:
-            _open_null(1)  # the interpreter flushes stdout again when it exits; this must not fail
-            if error.errno == errno.EPIPE:
-                raise OutputClosed from error
-            raise OutputFailed(
-                f"stdout can't be written: {error.strerror}", remedy="Free space, or send the output elsewhere"
-            ) from error
-
-
-class _Stderr(io.FileIO):
-    """Stderr without a buffer. Text that can't be written is dropped, since nobody can be informed."""
-
-    def write(self, data: Any, /) -> int:
-        try:
-            return super().write(data)
-        except OSError:
-            return len(data)
 
 
 def prepare() -> None:
@@ -72,7 +39,7 @@ def prepare() -> None:
     # Loaded modules are not garbage. Looking for garbage would take a tenth of the time of a short command.
     gc.set_threshold(50_000)
     if sys.stdin is None:
-        _open_null(0)
+        open_null(0)
         sys.stdin = io.TextIOWrapper(io.BufferedReader(io.FileIO(0, closefd=False)), encoding="utf-8")
     if sys.stdout is None:
         reader, writer = os.pipe()
@@ -80,9 +47,9 @@ def prepare() -> None:
         for descriptor in {reader, writer} - {1}:
             os.close(descriptor)
     if sys.stderr is None:
-        _open_null(2)
-    sys.stdout = _text(_Stdout(1, "w", closefd=False))
-    sys.stderr = _text(_Stderr(2, "w", closefd=False))
+        open_null(2)
+    sys.stdout = _text(Stdout(1, "w", closefd=False))
+    sys.stderr = _text(Stderr(2, "w", closefd=False))
 
 
 def finish() -> None:
@@ -218,11 +185,3 @@ def _unraisable(found: Any) -> None:
     if found.exc_type is KeyboardInterrupt:
         os._exit(_INTERRUPTED)
     sys.__unraisablehook__(found)
-
-
-def _open_null(descriptor: int) -> None:
-    """Open the null device as this descriptor. Writing to it succeeds, reading from it fails."""
-    opened = os.open(os.devnull, os.O_WRONLY)
-    if opened != descriptor:
-        os.dup2(opened, descriptor)
-        os.close(opened)
