@@ -83,12 +83,11 @@ def resolve(
     return replace(Settings(), **parse_settings({**texts, **(arguments or {})}))
 
 
-def setting_sources(*, table: Mapping[str, str], environment: Mapping[str, str] | None = None) -> dict[str, str]:
+def setting_sources(*, table: Mapping[str, str]) -> dict[str, str]:
     """Return for each setting where its value comes from: `environment`, `table` or `default`. See `resolve`."""
-    variables = os.environ if environment is None else environment
 
     def source(name: str) -> str:
-        if f"{_PREFIX}{name.upper()}" in variables:
+        if f"{_PREFIX}{name.upper()}" in os.environ:
             return "environment"
         return "table" if name in table else "default"
 

@@ -42,7 +42,7 @@ from lancelsm.read.problems import warn_of_problems
 from lancelsm.record.key_bounds import key_bounds
 from lancelsm.record.schema import NewerSchema
 from lancelsm.region import head as heads
-from lancelsm.region.catalog import Region, regions, select_regions, with_heads
+from lancelsm.region.catalog import Region, regions, with_heads
 from lancelsm.region.compare_and_swap import CommittedManifest, newest, read_committed
 from lancelsm.region.config import newest_sequence
 from lancelsm.region.drift import Drifted, drift, resume, stop_writers
@@ -67,23 +67,14 @@ class Flushed:
     through: Position  # the last WAL entry in the generation
 
 
-def flush_table(handle: TableHandle, *, region: str | None = None) -> list[Flushed]:
+def flush_table(handle: TableHandle) -> list[Flushed]:
     """Flush every region: when this returns, all rows acknowledged before the call are in generations.
 
-    Args:
-        region: flush only this region, given by its id or the start of it.
-
     Raises:
-        Invalid: region not found.
         Corrupt: for the reasons of `compaction.flush.flush`; or the base belongs to another table.
         Contended, Ambiguous, Unavailable: for the reasons of `compaction.flush.flush`.
     """
-    context = handle.context
-
-    def wanted() -> Sequence[Region]:
-        return regions(context) if region is None else select_regions(context, region)
-
-    return flush_regions(handle, wanted, all_of_them=region is None, stacklevel=4)
+    return flush_regions(handle, lambda: regions(handle.context), all_of_them=True, stacklevel=4)
 
 
 FlushOne = Callable[..., list[Flushed]]

@@ -89,11 +89,8 @@ def find_problems(
     return [*found, *_commit(handle, base)] if commits else found
 
 
-def promise_problems(handle: TableHandle, *, base: BaseTable | None = None) -> list[TableProblem]:
+def promise_problems(handle: TableHandle) -> list[TableProblem]:
     """Find out whether Lance's readers find the rows of generations by the indexes of the base.
-
-    Args:
-        base: its newest version, if the caller has just read it. A flush or merge after that is not a problem.
 
     Raises: the same errors as `find_problems`.
     """
@@ -101,7 +98,7 @@ def promise_problems(handle: TableHandle, *, base: BaseTable | None = None) -> l
 
     context = handle.context
     manifests = [newest(region, head)[1] for region, head in with_heads(context, regions(context))]
-    message = promise_problem(base or handle.read_base(), manifests, objects=context.objects)
+    message = promise_problem(handle.read_base(), manifests, objects=context.objects)
     remedy = f"Build what is missing: lancelsm optimize {context.uri}"
     return [TableProblem(kind=ProblemKind.PROMISE, message=message, remedy=remedy)] if message else []
 
