@@ -18,6 +18,7 @@ group = typer.Typer()
 
 Column = Annotated[str, typer.Argument(metavar="COLUMN", help="The name of a column.", show_default=False)]
 _TYPES = "A type of Arrow, such as int64, string, double, timestamp[us, tz=UTC], decimal128(10, 2) or float[128]."
+_TYPE_OR_SQL = f"{_TYPES} Or an SQL expression, whose value each row gets: 'price * quantity'."
 Type = Annotated[str, typer.Argument(metavar="TYPE", help=_TYPES, show_default=False)]
 
 
@@ -35,7 +36,7 @@ def add(
     session: Session,
     uri: Uri,
     column: Column,
-    kind: Type,
+    kind: Annotated[str, typer.Argument(metavar="TYPE|SQL", help=_TYPE_OR_SQL, show_default=False)],
     default: Annotated[str | None, typer.Option(metavar="JSON", help="Its value in rows that are there or leave it "
                                                 "out; null by default.", show_default=False)] = None,
 ) -> None:  # fmt: skip

@@ -113,6 +113,22 @@ def read_assignments(texts: Mapping[str, str], *, schema: TableSchema, table: st
     return found
 
 
+def expression_type(text: str, *, name: str, schema: TableSchema, table: str) -> pa.DataType:
+    """Return the type of an expression over the columns of a table, as Lance computes it: integers have 64 bits.
+
+    Args:
+        name: a column that would get the values; the error names it.
+
+    Raises:
+        Invalid: the text is not an expression over the columns.
+    """
+    parenthesized = f"({text})"  # a literal alone would get the type of a column
+    sql = checked_sql(parenthesized, field=pa.field(name, pa.null()), columns=schema.columns, table=table)
+    plain = pa.schema([field.remove_metadata() for field in schema.columns])
+    found = Assignments(texts={name: text}, sql={name: sql})
+    return found._evaluated(plain.empty_table(), schema, table).schema.field(0).type
+
+
 def _converted(values: pa.Array, field: pa.Field) -> pa.Array:
     """Return values in the type of a column; raise `Invalid` if one does not fit."""
     if _is_number_for_time(values.type, field.type):

@@ -9,11 +9,21 @@ import pyarrow as pa
 
 from lancelsm.errors import Invalid
 
+TYPES: Final = "int64, double, string, bool, date32, timestamp[us, tz=UTC] or decimal128(10, 2)"
+
 _DECIMAL: Final = re.compile(r"decimal(128|256)?\((\d+),\s*(-?\d+)\)")
 _TIMESTAMP: Final = re.compile(r"timestamp\[(s|ms|us|ns),\s*(?:tz=)?([^\]]+)\]")
 _BINARY: Final = re.compile(r"(?:fixed_size_)?binary[(\[](\d+)[)\]]")
 _FIXED: Final = re.compile(r"fixed_size_list<(?:item: )?(.+)>\[(\d+)\]|([a-z0-9]+)\[(\d+)\]")
 _LIST: Final = re.compile(r"(list|large_list)<(?:item: )?(.+)>")
+
+
+def is_type_name(text: str) -> bool:
+    """Return whether the text names a type, see `type_named`."""
+    try:
+        return _named(text.strip()) is not None
+    except (ValueError, pa.ArrowException):
+        return False
 
 
 def type_named(kind: pa.DataType | str, *, column: str) -> pa.DataType:
@@ -25,16 +35,11 @@ def type_named(kind: pa.DataType | str, *, column: str) -> pa.DataType:
     """
     if isinstance(kind, pa.DataType):
         return kind
-    try:
-        found = _named(str(kind).strip())
-    except (ValueError, pa.ArrowException):
-        found = None
+    found = _named(kind.strip()) if is_type_name(kind) else None
     if found is None:
         raise Invalid(
             f"{kind!r} is not a type of Arrow",
-            remedy="Give a type such as int64, double, string, bool, date32, timestamp[us, tz=UTC] or "
-            "decimal128(10, 2). For a column with computed values, add it with its type, then set it: "
-            f'table.update(where="true", set={{{column!r}: "..."}})',
+            remedy=f"Give a type such as {TYPES}",
             field=column,
         )
     return found

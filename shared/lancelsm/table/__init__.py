@@ -23,10 +23,9 @@ from lancelsm.table.columns import TableColumns
 from lancelsm.table.history import TableHistory
 from lancelsm.table.maintenance import TableMaintenance
 from lancelsm.table.reads import TableReads
-from lancelsm.table.writes import TableWrites
 
 
-class Table(TableWrites, TableReads, TableColumns, TableMaintenance, TableHistory, TableAdministration):
+class Table(TableColumns, TableReads, TableMaintenance, TableHistory, TableAdministration):
     """A table of rows with a primary key. Thread-safe.
 
     `lancelsm.create` and `lancelsm.open` return it. A table that is open at a snapshot or a version always reads the

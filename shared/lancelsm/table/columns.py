@@ -7,11 +7,13 @@ from typing import Any
 import pyarrow as pa
 
 from lancelsm.common.checked import checked
+from lancelsm.errors import Invalid
+from lancelsm.record.type_names import TYPES, is_type_name
 from lancelsm.region.handle import TableHandle
-from lancelsm.table.open_table import OpenTable
+from lancelsm.table.writes import TableWrites
 
 
-class TableColumns(OpenTable):
+class TableColumns(TableWrites):
     """Changes of the columns, while other processes read and write. `docs/schema.md` has the rules.
 
     Each change is one commit of the base. When a call returns, every new read has the change, whatever level the rows
@@ -25,25 +27,45 @@ class TableColumns(OpenTable):
         """Add a column, as the last one. It may be null.
 
         Args:
-            type: a type of Arrow, or its name, such as `int64`, `string` or `timestamp[us, tz=UTC]`.
+            type: a type of Arrow, or its name, such as `int64`, `string` or `timestamp[us, tz=UTC]`. Other text is an
+                SQL expression, see `update`: the column has its type, integers have 64 bits, and all rows that are
+                there get its value by an `update`, which holds them in memory. Rows that are written later have null if
+                they leave the column out. For a table that is larger than memory, give a type, and update it in parts.
             default: the value of the column in all rows that are there, and in rows that are written without it later.
+                Not with an expression.
 
         Returns:
             The number of the version of the columns that has the change.
 
         Raises:
             Invalid: the table has such a column, the name or the type is not allowed, or the default does not fit. Or
-                another tool changed the base.
+                another tool changed the base. Or the text is neither a type nor an expression over the columns.
             Contended: another process, such as a merge, worked on the base until the retry budget was spent. Nothing
                 was changed.
             Ambiguous, Unavailable: the change may be in the base. Make the same call again: it finishes the change.
 
+        After a crash, the same call gives a value to the rows where an expression has not been computed yet.
         With a default, the column is written for every row of the base.
         """
         from lancelsm.admin.change_columns import add_column  # noqa: PLC0415 - Lance is slow
+        from lancelsm.dataset.assignments import expression_type  # noqa: PLC0415
 
         self._check_writable()
-        return self._changed(add_column(self._handle, name, type, default=default))
+        if not isinstance(type, str) or is_type_name(type):
+            return self._changed(add_column(self._handle, name, type, default=default))
+        self._check_takes_plain_writes()
+        if default is not None:
+            what = f"column {name!r} has the values of an expression, and a default"
+            raise Invalid(what, remedy="Leave out one of them", table=self.uri, field=name)
+        try:
+            kind = expression_type(type, name=name, schema=self._schema, table=self.uri)
+        except Invalid as error:
+            what = f"{type!r} is neither a type of Arrow nor an SQL expression over the columns: {error.message}"
+            remedy = f"Give a type such as {TYPES}, or an expression such as price * quantity"
+            raise Invalid(what, remedy=remedy, table=self.uri, field=name) from error
+        version = self._changed(add_column(self._handle, name, kind))
+        self.update(where=f"`{name}` IS NULL", set={name: type})
+        return version
 
     @checked
     def drop_column(self, name: str) -> int:
