@@ -18,6 +18,7 @@ def test_columns_are_changed_and_shown(tmp_path: Path, as_json: Json, run: Run) 
     table.upsert([{**row(1), "n": 1}])
 
     as_json("schema", "add", table.uri, "day", "date32", "--default", "2026-11-01")
+    as_json("schema", "add", table.uri, "price", "decimal128(20, 2)", "--default", "123456789012345678.10")
     as_json("schema", "widen", table.uri, "n", "int64")
     as_json("schema", "rename", table.uri, "v", "text")
     as_json("schema", "drop", table.uri, "n")
@@ -28,14 +29,16 @@ def test_columns_are_changed_and_shown(tmp_path: Path, as_json: Json, run: Run) 
     assert done.code == 0, done.err
     assert synced["synced"] == ["add x"]
     found = as_json("schema", "show", table.uri)
-    assert found["version"] == 6
-    assert found["changes"] == ["add day", "widen n to int64", "rename v to text", "drop n", "add x"]
+    assert found["version"] == 7
+    assert found["changes"] == ["add day", "add price", "widen n to int64", "rename v to text", "drop n", "add x"]
     assert [(one["name"], one["type"]) for one in found["columns"]] == [
         ("id", "int64"),
         ("text", "string"),
         ("day", "date32[day]"),
+        ("price", "decimal128(20, 2)"),
         ("x", "int8"),
     ]
-    assert [str(one["day"]) for one in rows_of(table)] == ["2026-11-01"] * 2
-    assert "version 6 of the columns" in run("schema", "show", table.uri).out
-    assert as_json("schema", "nullable", table.uri, "x")["version"] == 6
+    values = [(str(one["day"]), str(one["price"])) for one in rows_of(table)]
+    assert values == [("2026-11-01", "123456789012345678.10")] * 2
+    assert "version 7 of the columns" in run("schema", "show", table.uri).out
+    assert as_json("schema", "nullable", table.uri, "x")["version"] == 7

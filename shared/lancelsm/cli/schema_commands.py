@@ -44,17 +44,24 @@ def add(
 
     Writers and readers go on. After a crash, the same command finishes it.
     """
+    from decimal import Decimal
+
     from pyarrow import field
 
-    from lancelsm.cli.indexes import index_options
+    from lancelsm.common.json_text import finite, parse_json
+    from lancelsm.record.files import has_decimal
     from lancelsm.record.type_names import type_named
     from lancelsm.record.values import json_column
 
     table = session.open(uri)
     value = None
     if default is not None:
-        read = index_options({column: default})[column]
-        value = json_column([read], field(column, type_named(kind, column=column)))[0]
+        wanted = field(column, type_named(kind, column=column))
+        try:
+            read = parse_json(default, parse_float=Decimal if has_decimal([wanted]) else finite)
+        except ValueError:  # text without quotes
+            read = default
+        value = json_column([read], wanted)[0]
     with session.working(f"Adding {column}"):
         table.add_column(column, kind, default=value)
     _show(session, table)
