@@ -25,6 +25,14 @@ def test_an_error_is_one_line_on_stderr(tmp_path: Path, run: Run) -> None:
     assert done.err.startswith("Invalid: there is no table at this location [table ")
     assert done.err.count("\n") == 1
 
+    row = {"id": 1, "a\tb\x1b[2J\x9b": 1}
+    lancelsm.create(tmp_path / "odd", [row], primary_key="id").upsert([row])
+    done = run("scan", tmp_path / "odd", "--columns", "a\nc")
+    assert done.err.endswith("Its columns are: id, a\\tb\\x1b[2J\\x9b\n")
+    assert (done.err.count("\n"), "field a\\nc]" in done.err) == (1, True)
+    for command in ("scan", "tail"):
+        assert "\ta\\tb\\x1b[2J\\x9b\n" in run(command, tmp_path / "odd").out
+
 
 def test_with_json_output_an_error_is_the_only_document_on_stdout(tmp_path: Path, run: Run) -> None:
     done = run("status", tmp_path / "none", "--output", "json")

@@ -256,6 +256,12 @@ def test_all_spellings_of_a_location_have_one_canonical_form(tmp_path: Path, mon
     assert canonical("s3://bucket/a/") == "s3://bucket/a"
 
 
+@pytest.mark.parametrize("location", ["/", "//", "file:///", "/tmp/.."])
+def test_the_root_of_the_file_system_is_no_table(location):
+    with pytest.raises(Invalid, match="root of the file system"):
+        canonical(location)
+
+
 def test_a_store_that_does_not_answer_is_unavailable_and_not_invalid(tmp_path: Path) -> None:
     create(tmp_path)
 

@@ -212,7 +212,7 @@ def _print(session: Session, rows: pa.Table, *, header_printed: bool) -> None:
         print_csv(rows.schema, rows.to_batches(), header=not header_printed)
         return
     if not header_printed:
-        print_lines(iter(["\t".join(rows.column_names)]))
+        print_lines(iter(["\t".join(map(tabbed, rows.column_names))]))
     for batch in rows.to_batches():
         lines = json_lines(batch) if session.json else ("\t".join(map(tabbed, r.values())) for r in json_objects(batch))
         print_lines(iter(lines))

@@ -148,9 +148,11 @@ def run(
     else:
         failed |= _run_once(session, handles, engine=engine, several=len(uris) > 1)
     if failed:
+        from lancelsm.cli.text import printable
+
         first, *others = failed.values()
         for error in others:
-            print(f"{error.kind}: {error}", file=sys.stderr)
+            print(printable(f"{error.kind}: {error}"), file=sys.stderr)
         raise first
 
 

@@ -33,7 +33,7 @@ def show_rows(session: Session, rows: Rows, *, capped: bool) -> None:
     elif session.output is Output.TABLE or sys.stdout.isatty():
         _show_table(session, rows, limit=ROWS_ON_A_TERMINAL if capped else None)
     else:
-        print_lines(iter(["\t".join(rows.schema.names)]))
+        print_lines(iter(["\t".join(map(tabbed, rows.schema.names))]))
         for batch in rows:
             print_lines("\t".join(map(tabbed, row.values())) for row in json_objects(batch))
 

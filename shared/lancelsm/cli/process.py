@@ -18,6 +18,7 @@ from typing import Any
 
 from lancelsm.cli.hidden_modules import hide_slow_modules
 from lancelsm.cli.streams import OutputClosed, OutputFailed, Stderr, Stdout, open_null
+from lancelsm.cli.text import printable
 from lancelsm.common.panics import panics_as_errors
 from lancelsm.errors import LsmError, Unavailable
 
@@ -100,7 +101,7 @@ def _report_error(error: Exception, *, as_json: bool) -> int:
     if os.environ.get("LANCELSM_TRACEBACK"):
         traceback.print_exception(error)
     if isinstance(error, LsmError):
-        code, document, text = error.exit_code, error.document(), f"{error.kind}: {error}"
+        code, document, text = error.exit_code, error.document(), printable(f"{error.kind}: {error}")
     elif (usage := _usage(error)) is not None:
         # Without any argument the help was printed, and there is no message.
         text = f"{_help(error)}{usage}" if usage else ""
@@ -108,7 +109,7 @@ def _report_error(error: Exception, *, as_json: bool) -> int:
     else:
         message = f"{type(error).__name__}: {error}"
         remedy = "This is a bug: set LANCELSM_TRACEBACK=1 to see the traceback, and report it"
-        code, document, text = 1, _document("Internal", message, remedy), f"{message}. {remedy}"
+        code, document, text = 1, _document("Internal", message, remedy), printable(f"{message}. {remedy}")
     if as_json:
         print(json.dumps(document, ensure_ascii=False, default=str), flush=True)
     elif text:
@@ -161,7 +162,7 @@ def _plain_warnings() -> Iterator[None]:
     """Print each warning as one line, without its source location."""
 
     def show(message: Warning | str, *_: object, **__: object) -> None:
-        print(f"Warning: {message}", file=sys.stderr)
+        print(printable(f"Warning: {message}"), file=sys.stderr)
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

@@ -127,7 +127,7 @@ def status(
     With --watch, as JSON a line for each reading: {"table", "base_version", "regions", "wal_rows", "wal_bytes",
     "generations", "entries_per_second", "work"}.
     """
-    from lancelsm.cli.text import counted, listing
+    from lancelsm.cli.text import counted, listing, printable
     from lancelsm.read.status import full_status
 
     if watch:
@@ -148,7 +148,7 @@ def status(
         for one in found["indexes"]
         if one["rows_without"]
     ]
-    problems = [f"Problem: {problem}" for problem in status.problems]
+    problems = [printable(f"Problem: {problem}") for problem in status.problems]
 
     def text() -> Any:
         from rich.console import Group

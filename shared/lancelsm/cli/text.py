@@ -9,7 +9,7 @@ if TYPE_CHECKING:  # rich is slow to load, and only what prints a table needs it
     from rich.table import Table
     from rich.text import Text
 
-_CONTROLS = {**{code: f"\\x{code:02x}" for code in (*range(32), 127)}, 9: "\\t", 10: "\\n", 13: "\\r"}
+_CONTROLS = {**{code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160))}, 9: "\\t", 10: "\\n", 13: "\\r"}
 _ESCAPED = str.maketrans({**_CONTROLS, ord("\\"): "\\\\"})
 
 
@@ -54,6 +54,11 @@ def cell(value: Any, *, absent: str) -> Text:
 def one_line(text: str) -> str:
     """Escape control characters as in Python source, so that text can't break a line or control a terminal."""
     return text.translate(_ESCAPED)
+
+
+def printable(text: str) -> str:
+    """Escape control characters only: for a message, whose backslashes are no escapes."""
+    return text.translate(_CONTROLS)
 
 
 def plain(value: Any) -> str:

@@ -310,9 +310,18 @@ def check_table(base: BaseTable, config: Config) -> BaseFacts:
 
 
 def canonical(uri: str | Path) -> str:
-    """Return the canonical form of a location: an absolute path or a URL, without a trailing slash."""
+    """Return the canonical form of a location: an absolute path or a URL, without a trailing slash.
+
+    Raises:
+        Invalid: it is not a location, or it is the root of the file system.
+    """
     path = local_path(uri)
-    return str(uri).rstrip("/") if path is None else str(absolute(path))
+    if path is None:
+        return str(uri).rstrip("/")
+    found = absolute(path)
+    if found == found.parent:
+        raise Invalid("the root of the file system is no location of a table", remedy="Give a directory", field="uri")
+    return str(found)
 
 
 def add_table_to_catalog(table: TableHandle) -> None:
