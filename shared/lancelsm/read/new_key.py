@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -16,7 +17,7 @@ from lancelsm.read import reader
 from lancelsm.read.difference import most_rows
 from lancelsm.read.view import View
 from lancelsm.record.key import key_column
-from lancelsm.record.rowsum import row_hashes
+from lancelsm.record.rowsum import row_words
 
 KEYS_AT_ONCE = 4_000_000
 _EXAMPLES = 5
@@ -41,9 +42,7 @@ def _keys(view: View, primary_key: tuple[str, ...], *, uri: str, part: int, of: 
         rows = pa.Table.from_batches([batch])
         if of > 1:
             numbered = pa.Table.from_arrays(rows.columns, schema=fields)
-            hashes = pa.chunked_array([pa.array(one) for one in row_hashes(numbered)], pa.uint64())
-            quotient = pc.multiply(pc.divide(hashes, pa.scalar(of, pa.uint64())), pa.scalar(of, pa.uint64()))
-            rows = rows.filter(pc.equal(pc.subtract(hashes, quotient), pa.scalar(part, pa.uint64())))
+            rows = rows.filter(pa.array(row_words(numbered)[:, 0] % np.uint64(of) == part))
         yield rows
 
 
