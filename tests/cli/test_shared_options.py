@@ -68,6 +68,7 @@ def test_rows_are_printed_in_the_given_order(orders: Path, run: Run) -> None:
     assert run("scan", orders, "--order-by", "id", "--count").code == 2
 
 
+@pytest.mark.rest
 def test_a_document_as_csv_is_its_first_list_or_one_row(orders: Path, run: Run, as_json: Json) -> None:
     regions = list(csv.DictReader(run("status", orders, "--output", "csv").out.splitlines()))
     expected = as_json("status", orders)["regions"]
@@ -102,6 +103,7 @@ def test_the_environment_has_the_default_of_output(orders: Path, run: Run, monke
     assert "LANCELSM_OUTPUT" in wrong.err
 
 
+@pytest.mark.rest
 def test_a_profile_has_values_for_the_shared_options(
     orders: Path, run: Run, config: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

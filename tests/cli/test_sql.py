@@ -46,6 +46,7 @@ def test_a_query_joins_tables_by_name(lake: Path, run: Run) -> None:
         assert lancelsm.open(lake / name).snapshots() == []
 
 
+@pytest.mark.rest
 def test_all_tables_of_a_query_are_held_before_a_row_is_read(
     lake: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -112,6 +113,7 @@ def test_a_query_stays_below_the_root(lake: Path, run: Run) -> None:
     assert (done.code, "'../orders'" in done.err) == (1, True)
 
 
+@pytest.mark.rest
 def test_a_missing_table_is_named_with_the_options_to_find_it(lake: Path, run: Run) -> None:
     done = run("sql", "SELECT * FROM things", "--root", lake)
 

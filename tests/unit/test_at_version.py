@@ -221,6 +221,7 @@ def test_a_process_that_ends_releases_its_version(table):
     assert pins_of(table) == []
 
 
+@pytest.mark.rest
 def test_rows_of_a_version_expire_by_the_time_of_the_version_and_are_not_restored(tmp_path):
     """The first row lives for a second, which is over before the version is read."""
     soon = datetime.now(UTC) + timedelta(seconds=1)

@@ -223,10 +223,11 @@ def test_a_condition_may_name_a_column_that_an_open_object_does_not_know_yet(tmp
 
 
 def test_a_change_waits_for_a_merge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    table = create(tmp_path, [row(1)], settings={"retry_budget_seconds": 1})
+    table = create(tmp_path, [row(1)])
     context = table._handle.context
+    hasty = lancelsm.open(table.uri, settings={"retry_budget_seconds": 0.05})
     with lease(context, "base"), pytest.raises(Contended, match="another process holds the lease 'base'"):
-        table.add_column("c", "string")
+        hasty.add_column("c", "string")
     assert table.config.schema_version == 1
 
     merging = lease(context, "base")

@@ -177,6 +177,7 @@ def test_an_error_that_no_attempt_avoids_is_a_result(tmp_path: Path) -> None:
     assert error.where == {"table": table.uri, "field": "v"}
 
 
+@pytest.mark.rest
 def test_jobs_without_a_name_share_few_producers(tmp_path: Path) -> None:
     table = table_in(tmp_path)
     handle = open_configured(table.uri)
