@@ -36,7 +36,7 @@ layer() {
 lean=requirements/layer-lean.in
 layer lean 3.13 $lean
 layer lance 3.13 $lean requirements/layer-lance.in
-layer spark 3.11 $lean requirements/layer-lance.in
+layer spark 3.11 $lean requirements/layer-lance.in requirements/layer-spark.in
 layer expression 3.13 requirements/layer-expression.in --no-emit-package pyarrow --no-emit-package typing-extensions
 
 # Where packages come from is the installing machine's choice.

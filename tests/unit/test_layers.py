@@ -8,6 +8,7 @@ import struct
 import subprocess
 import sys
 import threading
+from importlib.metadata import requires
 from pathlib import Path
 
 import pytest
@@ -46,6 +47,15 @@ def test_a_layer_contains_only_tested_versions(name: str) -> None:
 def test_the_writer_layer_contains_neither_lance_nor_numpy() -> None:
     assert not pins("lean").keys() & {"numpy", "pydantic", "pylance"}
     assert pins("lance").keys() >= {*pins("lean"), "numpy", "pylance"}
+
+
+@pytest.mark.parametrize("lock", ["spark.txt", "aws.txt", "layer-spark.txt"])
+def test_each_lock_for_spark_has_what_pyspark_needs_to_take_frames_of_arrow(lock: str) -> None:
+    needed = [re.match(r"\w+", one) for one in requires("pyspark") or () if one.endswith('extra == "sql"')]
+    names = {one[0] for one in needed if one}
+
+    assert names >= {"pandas", "pyarrow"}
+    assert names <= locked((SHARED.parent / "requirements" / lock).read_text()).keys()
 
 
 def test_the_expression_layer_repeats_no_package_of_the_lean_layer() -> None:

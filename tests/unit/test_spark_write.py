@@ -210,6 +210,8 @@ def test_entries_of_long_vectors_have_fewer_rows(tmp_path: Path) -> None:
     ("text", "found"),
     [
         ("ModuleNotFoundError: No module named 'lancelsm'", "no module lancelsm"),
+        ("[PACKAGE_NOT_INSTALLED] Pandas >= 2.0.0 must be installed", "no package pandas"),
+        ("ModuleNotFoundError: No module named 'pandas'", "no package pandas"),
         ("[PYTHON_VERSION_MISMATCH] Python in worker has different version: 3.10", "PYSPARK_PYTHON"),
         ("lancelsm.errors.Contended: 16 producers append. Nothing was written", "16 producers append"),
         ("\n org.apache.spark.SparkException: killed\n", "SparkException: killed"),

@@ -11,6 +11,7 @@ from lancelsm.errors import Invalid, LsmError, Unavailable
 
 _OURS = re.compile(r"lancelsm\.errors\.(\w+): (.*)")
 _MODULE = re.compile(r"No module named '((?:lancelsm|lance|pyarrow)\b[^']*)'")
+_PACKAGE = re.compile(r"\[PACKAGE_NOT_INSTALLED\] (\w+)|No module named '(pandas|numpy)\b")
 _PYTHON = re.compile(r"PYTHON_VERSION_MISMATCH|different (?:minor )?version", re.IGNORECASE)
 
 
@@ -39,6 +40,12 @@ def error_of(text: str, *, table: str) -> LsmError:
             f"the Python of the executors has no module {missing[1]}",
             remedy="Install lancelsm there: in the image, or as a packed environment with spark.archives and "
             "spark.pyspark.python. addPyFile does not work: Lance and pyarrow are native",
+            table=table,
+        )
+    if package := _PACKAGE.search(text):
+        return Invalid(
+            f"a Python of Spark has no package {(package[1] or package[2]).lower()}",
+            remedy="pip install 'lancelsm[spark]' in the Python of the driver and of the executors",
             table=table,
         )
     if _PYTHON.search(text):
