@@ -116,7 +116,7 @@ class TableAdministration(OpenTable):
         self._check_writable()
         handle, done = reshard(self._handle, regions)
         if handle.config.regions is not None:
-            self._take_up(handle.config.regions)
+            self._take_regions(handle.config.regions)
         return done
 
     @checked

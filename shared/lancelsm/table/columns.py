@@ -142,9 +142,9 @@ class TableColumns(TableWrites):
 
         self._check_writable()
         handle, changes = sync_columns(self._handle)
-        self._use(handle)
+        self._take_columns(handle)
         return [one.described for one in changes]
 
     def _changed(self, handle: TableHandle) -> int:
-        self._use(handle)
+        self._take_columns(handle)
         return handle.config.schema.version

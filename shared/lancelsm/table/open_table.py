@@ -61,7 +61,7 @@ class OpenTable:
         self._in_function = threading.local()  # the function of a transaction runs in this thread
         self._sequence: tuple[str, ...] = ()
         self._region_writers: RegionWriters | None = None
-        self._begun: tuple[TableHandle, BaseTable] | None = None  # columns that were seen in the base first
+        self._unfinished: tuple[TableHandle, BaseTable] | None = None  # columns that were seen in the base first
         self._trace = trace
         self._views = views or ViewCache(
             handle.context,
@@ -178,7 +178,11 @@ class OpenTable:
         Args:
             from_base: read them in the base, where they are first.
         """
-        return self._see(self._handle.read_base()) if from_base else self._use(self._handle.with_newest_columns())
+        return (
+            self._take_columns_of(self._handle.read_base())
+            if from_base
+            else self._take_columns(self._handle.with_newest_columns())
+        )
 
     def _knew_less(self) -> bool:
         """Whether the columns were not those of now, which an error may be due to; False if that can't be found out."""
@@ -187,12 +191,13 @@ class OpenTable:
         except Unavailable:
             return False
 
-    def _learn_from_heads(self) -> None:
+    def _learn_columns_from_heads(self) -> None:
         """Read the columns again if a head of the last appends names a newer version."""
         if self._region_writers is not None and self._region_writers.schema_version > self._schema.version:
             self._learn_columns()
 
-    def _use(self, handle: TableHandle) -> bool:
+    def _take_columns(self, handle: TableHandle) -> bool:
+        """Take up the columns of a handle, if they are newer. Return whether they are."""
         with self._lock:
             if handle.config.schema.version <= self._schema.version:
                 return False
@@ -205,7 +210,7 @@ class OpenTable:
 
         Raises: what `work` raises.
         """
-        self._learn_from_heads()
+        self._learn_columns_from_heads()
         for _ in range(_TRIES):
             try:
                 return work()
@@ -218,7 +223,7 @@ class OpenTable:
 
     def _converted(self, data: Any, convert: Callable[[Any, TableSchema], T]) -> tuple[T, TableSchema]:
         """Convert rows of the caller. If they don't fit, the table may have other columns by now: try these once."""
-        self._learn_from_heads()
+        self._learn_columns_from_heads()
         schema = self._schema
         try:
             return convert(data, schema), schema
@@ -297,12 +302,12 @@ class OpenTable:
                 "the function of a transaction can't write to the table",
                 remedy="Return the rows instead of writing them",
             )
-        self._finish_begun()
+        self._finish_change()
         writers = self._writers
         try:
             return writers.append_all(rows, next_draft=next_draft, again=again)
         finally:
-            self._take_up(writers.target.regions)
+            self._take_regions(writers.target.regions)
 
     def _append_whole(self, write: Callable[[], Committed]) -> Committed:
         """Write what depends on a read of many rows. Repeat it as a whole if a reshard came before any region had it.
@@ -315,7 +320,7 @@ class OpenTable:
                 return write()
             except SealedRegion as sealed:
                 now = self._writers.after_reshard(target, sealed)
-                self._take_up(now.regions)
+                self._take_regions(now.regions)
                 if (done := sealed.where.get("regions_done")) is not None:
                     raise Contended(
                         "the table was resharded meanwhile",
@@ -323,7 +328,7 @@ class OpenTable:
                         regions_done=done,
                     ) from sealed
 
-    def _take_up(self, spec: RegionSpec) -> None:
+    def _take_regions(self, spec: RegionSpec) -> None:
         """Take up a later region spec that a reshard gave the table."""
         with self._lock:
             config = self._handle.config.resharded(spec)
@@ -336,19 +341,19 @@ class OpenTable:
 
         finish_reshard(self._handle)
 
-    def _see(self, base: BaseTable) -> bool:
+    def _take_columns_of(self, base: BaseTable) -> bool:
         """Take up the columns of a base, if they are newer. Return whether they are."""
         before = self._handle
-        if base.schema.version <= self._schema.version or not self._use(before.with_columns_of(base)):
+        if base.schema.version <= self._schema.version or not self._take_columns(before.with_columns_of(base)):
             return False
-        self._begun = (before, base)
+        self._unfinished = (before, base)
         return True
 
-    def _finish_begun(self) -> None:
+    def _finish_change(self) -> None:
         """Write the configuration before rows in columns that only the base had: other writers look for them there."""
-        begun, self._begun = self._begun, None
-        if begun is not None:
-            finish_if_begun(*begun)  # guard: configuration has the columns of rows
+        unfinished, self._unfinished = self._unfinished, None
+        if unfinished is not None:
+            finish_if_begun(*unfinished)  # guard: configuration has the columns of rows
 
     def _staleness(self, consistency: Consistency, max_staleness: float | None) -> float | None:
         with error_context(table=self.uri):
@@ -385,11 +390,11 @@ class OpenTable:
                 view = view or self._views.take(list_regions, select=select)
                 spec = self._handle.following(view.base).config.regions
                 if spec is not None and spec != self.config.regions:  # guard: read follows a reshard
-                    self._take_up(spec)
+                    self._take_regions(spec)
                     list_regions, select = partial(regions, self._context), list
                     view = self._views.take(list_regions, select=select)
             self._trace.viewed(view)
-            self._see(view.base)
+            self._take_columns_of(view.base)
             try:
                 return read(view)
             except Corrupt:  # guard: reader takes a new view after a collection

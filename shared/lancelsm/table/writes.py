@@ -284,7 +284,7 @@ class TableWrites(OpenTable):
         with error_context(table=self.uri):
             context = self._context
             if on_bad_row == "fail":
-                self._learn_from_heads()
+                self._learn_columns_from_heads()
             else:  # an event that fits the columns of now is not left out
                 self._learn_columns()
             self._sequence = self._sequence or newest_sequence(context.objects, self.config, uri=self.uri)
