@@ -8,6 +8,8 @@ from datetime import UTC, datetime
 from html import escape
 
 from lancelsm.cli.table_report_facts import ReportFacts
+from lancelsm.common.html import bar_html, table_html
+from lancelsm.read.picture import LEVELS, level_cells
 from lancelsm.stack.cost import prices
 
 _WIDTH, _HEIGHT, _MARGIN = 720, 160, 8
@@ -24,7 +26,6 @@ svg { width: 100%; height: auto; background: #f6f8fa }
 .sums div { background: #f6f8fa; padding: 0.6em 1em; border-radius: 6px }
 .sums b { display: block; font-size: 1.4em }
 .problem { color: #a40e26 }
-.bar { display: inline-block; height: 0.7em }
 """
 
 
@@ -70,17 +71,12 @@ def _levels(facts: ReportFacts) -> str:
         since = facts.regions[one.region].dirty_since if one.region in facts.regions else None
         rows.append(
             (
-                f"<code>{escape(one.region[:8])}</code>",
-                escape(", ".join(f"{name}={value}" for name, value in one.values.items())),
-                escape(one.status),
-                _bar(one.wal_rows, most_rows, "#d9822b"),
-                _bar(one.generations, most, "#2f6fb5"),
+                *level_cells(one, rows=most_rows, generations=most),
                 f"{one.merged_generation:,} of {one.newest_generation:,}",
                 "-" if since is None else _span(facts.time - since),
             )
         )
-    heads = ("region", "values", "status", "rows to flush", "generations to merge", "merged", "lags for")
-    return _table(heads, rows)
+    return _table((*LEVELS, "merged", "lags for"), rows)
 
 
 def _growth(facts: ReportFacts) -> str:
@@ -153,7 +149,11 @@ def _storage(facts: ReportFacts) -> str:
     price = prices.OBJECT_STORAGE
     most = max(facts.bytes.values(), default=0)
     rows = [
-        (escape(part), _bar(size, most, "#4d8f6f", shown=_bytes(size)), f"${size / 1e9 * price.usd:,.4f}")
+        (
+            escape(part),
+            bar_html(size, most=most, colour="#4d8f6f", shown=_bytes(size)),
+            f"${size / 1e9 * price.usd:,.4f}",
+        )
         for part, size in facts.bytes.items()
     ]
     total = sum(facts.bytes.values())
@@ -174,16 +174,7 @@ def _problems(facts: ReportFacts) -> str:
 
 
 def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    head = "".join(f"<th>{name}</th>" for name in heads)
-    body = "".join(f"<tr>{''.join(f'<td>{cell}</td>' for cell in row)}</tr>" for row in rows[:_MOST_ROWS])
-    hidden = len(rows) - _MOST_ROWS
-    more = f"<p>and {hidden:,} more</p>" if hidden > 0 else ""
-    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{more}"
-
-
-def _bar(value: int, most: int, colour: str, *, shown: str = "") -> str:
-    width = round(12 * value / most, 2) if most else 0
-    return f'<span class="bar" style="width:{width}em;background:{colour}"></span> {shown or f"{value:,}"}'
+    return table_html(heads, rows, most=_MOST_ROWS)
 
 
 def _line(points: Sequence[tuple[float, float]], *, label: str) -> str:
