@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
+import functools
 import importlib
 import inspect
 import re
@@ -63,6 +65,19 @@ def test_a_public_method_is_documented_and_typed(name: str) -> None:
     assert "return" in function.__annotations__
     assert "ports" not in [found.name for found in parameters], "a seam of tests"
     assert [found.name for found in parameters if found.annotation is found.empty and found.name != "cls"] == []
+
+
+def test_each_public_call_checks_its_options() -> None:
+    taking = [value for value in PUBLIC.values() if "storage_options" in getattr(value, "__annotations__", ())]
+    calls = [value for value in taking if inspect.isfunction(value)]
+    assert len(calls) >= 8
+    for call in calls:
+        required = [one for one in inspect.signature(call).parameters.values() if one.default is one.empty]
+        places = [one.name for one in required if one.kind is one.POSITIONAL_OR_KEYWORD]
+        options = {one.name: "id" for one in required if one.kind is one.KEYWORD_ONLY}
+        wrong = functools.partial(call, *places, **options, storage_options=5)
+        with pytest.raises(lancelsm.Invalid, match="storage_options is 5"):
+            asyncio.run(wrong()) if inspect.iscoroutinefunction(call) else wrong()
 
 
 def test_every_class_of_ours_that_a_signature_or_a_result_has_is_exported() -> None:

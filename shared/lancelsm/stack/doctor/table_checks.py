@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+from lancelsm.common.checked import checked
 from lancelsm.dataset.base_table import BaseTable
 from lancelsm.errors import LsmError
 from lancelsm.history.changes import cursor_lag
@@ -28,6 +29,7 @@ _DAY = 86_400
 _UNREAD_SECONDS = 7 * _DAY
 
 
+@checked
 def doctor(table: Table | str | Path, *, storage_options: Mapping[str, str] | None = None) -> list[Check]:
     """Check a table: configuration, base, regions, backlog, cursors, other tools, indexes. Nothing is repaired.
 
@@ -35,7 +37,11 @@ def doctor(table: Table | str | Path, *, storage_options: Mapping[str, str] | No
         table: the table, or its location. An open table is read with the options of the store that it has.
 
     Returns:
-        The checks. The first one that fails may be the last one. No error is raised: `found` of the check has it.
+        The checks. The first one that fails may be the last one. No error of the table is raised: `found` of the check
+        has it.
+
+    Raises:
+        Invalid: an argument has another type, or is not a location.
     """
     if isinstance(table, Table):
         return table_checks(table.uri, storage_options=storage_options or table._handle.storage_options)
