@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import datetime
+from collections.abc import Callable
 from functools import reduce
 from operator import or_
+from pathlib import Path
 from typing import Any
 
 import datafusion
@@ -226,6 +228,28 @@ def test_a_filter_of_any_length_and_depth_is_applied(recorded: Recorded, field: 
             found = lancelsm.polars_frame(recorded).filter(condition).collect().height
         assert found == sum(key in values or (key == 1 and condition is deep) for key in ROWS["id"].to_pylist())
         assert (recorded.scans[-1]["where"] is not None) == is_pushed
+
+
+def test_a_column_of_a_type_that_a_peer_lacks_is_named(tmp_path: Path) -> None:
+    rows = pa.table({"id": [1], "half": pa.array([None], pa.float16()), "long": pa.array([1], pa.decimal256(50, 2))})
+    table = lancelsm.create(tmp_path / "t", rows, primary_key="id")
+    reads: dict[str, list[Callable[[], object]]] = {
+        "polars has no type for column 'long'": [table.to_polars, lambda: lancelsm.polars_frame(table)],
+        "duckdb has no type for column 'half'": [table.to_duckdb, table.scan().to_duckdb],
+    }
+    for message, calls in reads.items():
+        for call in calls:
+            with pytest.raises(Invalid, match=message):
+                call()
+    assert table.scan(columns=["id", "half"]).to_polars().height == 1
+    connection = duckdb.connect()
+    connection.close()
+    for given, message in ((connection, "closed"), (5, "connection is of type int")):
+        rows_read = table.scan(columns=["id"])
+        with pytest.raises(Invalid, match=message):
+            rows_read.to_duckdb(given)
+    with pytest.raises(Invalid, match="connection is of type int"):
+        table.to_duckdb(5)
 
 
 @pytest.mark.parametrize("source", ["arrow_dataset", "duckdb_relation", "datafusion_table", "polars_frame"])

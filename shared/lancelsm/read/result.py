@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from lancelsm.common.extras import needing
 from lancelsm.errors import Invalid
+from lancelsm.read.peers import duckdb_of, polars_of
 
 
 class Rows:
@@ -53,11 +54,8 @@ class Rows:
         return self._stream
 
     def to_polars(self) -> Any:
-        """Return a polars DataFrame. Raise `Invalid` if polars is not installed."""
-        with needing("polars"):
-            import polars
-
-        return polars.from_arrow(self.to_arrow())
+        """Return a polars DataFrame. Raise `Invalid` if polars is not installed, or lacks the type of a column."""
+        return polars_of(self.to_arrow())
 
     def to_pandas(self) -> Any:
         """Return a pandas DataFrame. Raise `Invalid` if pandas is not installed."""
@@ -67,11 +65,12 @@ class Rows:
         return self.to_arrow().to_pandas()
 
     def to_duckdb(self, connection: Any = None) -> Any:
-        """Return a relation of duckdb, with the rows in memory. Raise `Invalid` if duckdb is not installed."""
-        with needing("duckdb"):
-            import duckdb
+        """Return a relation of duckdb, with the rows in memory.
 
-        return (connection or duckdb).from_arrow(self.to_arrow())
+        Raises:
+            Invalid: duckdb is not installed, or lacks the type of a column; or this is no open connection of it.
+        """
+        return duckdb_of(self.to_arrow(), self.schema, connection)
 
 
 def with_first_batch(stream: pa.RecordBatchReader) -> pa.RecordBatchReader:

@@ -161,7 +161,7 @@ class TableReads(TableSearch):
     def to_polars(self) -> Any:
         """Return all live rows as of now as a polars DataFrame. `lancelsm.polars_frame` is a lazy frame.
 
-        Raises: the same errors as `scan`; also `Invalid`: polars is not installed.
+        Raises: the same errors as `scan`; also `Invalid`: polars is not installed, or lacks the type of a column.
         """
         return self.scan().to_polars()
 
@@ -173,7 +173,7 @@ class TableReads(TableSearch):
             connection: a connection of duckdb; by default its default connection.
 
         Raises:
-            Invalid: duckdb is not installed, or this is no connection of it.
+            Invalid: duckdb is not installed, or lacks the type of a column; or this is no open connection of it.
         """
         from lancelsm.read.sources.arrow_dataset import duckdb_relation  # noqa: PLC0415 - few processes use it
 

@@ -11,6 +11,7 @@ import pyarrow.dataset
 
 from lancelsm.common.extras import needing
 from lancelsm.errors import Invalid
+from lancelsm.read.peers import duckdb_of
 from lancelsm.read.result import Rows
 from lancelsm.read.sources.arrow_filters import pushed
 from lancelsm.read.sources.sql_filter import filtered_as_sql
@@ -213,18 +214,10 @@ def duckdb_relation(table: Scannable, connection: Any = None) -> Any:
         connection: a connection of duckdb; by default its default connection.
 
     Raises:
-        Invalid: duckdb is not installed, or this is no connection of it.
+        Invalid: duckdb is not installed, or lacks the type of a column; or this is no open connection of it.
     """
-    with needing("duckdb"):
-        import duckdb
-
-    if connection is not None and not isinstance(connection, duckdb.DuckDBPyConnection):
-        raise Invalid(
-            f"connection is of type {type(connection).__name__}",
-            remedy="Give a connection of duckdb.connect(), or none",
-            field="connection",
-        )
-    return (duckdb if connection is None else connection).from_arrow(ArrowDataset(table))
+    dataset = ArrowDataset(table)
+    return duckdb_of(dataset, dataset.schema, connection)
 
 
 def datafusion_table(table: Scannable) -> Any:

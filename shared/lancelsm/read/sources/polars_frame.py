@@ -14,6 +14,7 @@ from typing import Any
 import pyarrow as pa
 
 from lancelsm.common.extras import needing
+from lancelsm.read.peers import nulls_of, polars_of
 from lancelsm.read.sources.arrow_dataset import Scannable, plain_schema
 from lancelsm.read.sources.arrow_filters import in_range, is_deep, text_literal
 
@@ -25,7 +26,7 @@ def polars_frame(table: Scannable) -> Any:
     """Return a table as a lazy frame of polars. Each `collect` scans the table as of then.
 
     Raises:
-        Invalid: polars is not installed.
+        Invalid: polars is not installed, or lacks the type of a column.
     """
     with needing("polars"):
         import polars
@@ -48,8 +49,7 @@ def polars_frame(table: Scannable) -> Any:
                 frame = frame.filter(predicate)
             yield frame if with_columns is None else frame.select(with_columns)
 
-    empty: Any = polars.from_arrow(schema.empty_table())
-    return register_io_source(read, schema=empty.schema)
+    return register_io_source(read, schema=polars_of(nulls_of(schema)).schema)
 
 
 def polars_condition(predicate: Any, schema: pa.Schema) -> str | None:
