@@ -321,8 +321,8 @@ def check_takes_plain_writes(where: Mapping[str, Any], *, ordered: object) -> No
     if ordered:  # guard: region with ordered events takes no plain writes
         raise OnlyEvents(
             "the table has sequence_by, which orders its change events, so it takes no plain writes",
-            remedy="Use table.apply_changes, or the function apply with op changes. It writes rows, each with its "
-            "sequence, and with apply_as_deletes='true' it deletes them",
+            remedy="Use table.apply_changes, lancelsm apply, or the function apply with op changes. It writes rows, "
+            "each with its sequence, and with apply_as_deletes='true' it deletes them",
             **where,
         )
 
