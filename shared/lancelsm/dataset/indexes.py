@@ -16,8 +16,7 @@ its version. `compaction.indexes` keeps the order of the commits. Model: tests/m
 from __future__ import annotations
 
 import json
-import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -25,7 +24,6 @@ from typing import Any, cast
 
 import lance
 import pyarrow as pa
-from lance.dataset import Index
 
 from lancelsm.common.json_text import parse_json
 from lancelsm.dataset import base_rows
@@ -35,9 +33,10 @@ from lancelsm.dataset.base_table import BaseTable, open_dataset
 from lancelsm.dataset.durable import make_durable
 from lancelsm.dataset.index_extension import segment_rows
 from lancelsm.dataset.index_options import checked_options
+from lancelsm.dataset.mem_wal_details import change_details
 from lancelsm.dataset.merged_generations import read_details
 from lancelsm.dataset.native import native_errors, read_errors
-from lancelsm.errors import Contended, Corrupt, Invalid, LsmError
+from lancelsm.errors import Corrupt, Invalid, LsmError
 from lancelsm.generated.lance.table_pb2 import MemWalIndexDetails
 from lancelsm.objects import ObjectStore
 from lancelsm.record.schema import TableSchema, unknown_column
@@ -48,7 +47,6 @@ KEY_INDEX = "lancelsm_key"  # an index of our own on the key; readers of generat
 _VECTOR = "IVF_"
 _TEXT = ("INVERTED", "FTS")
 _INVERTED, _BTREE = "INVERTED", "BTREE"
-_DETAILS = "/lance.table.MemWalIndexDetails"
 _LANCE_PREFIX = "__"
 _CHECK = "Check kind, column and options; vectors take IVF_PQ and others, text INVERTED, other columns BTREE"
 
@@ -422,51 +420,6 @@ def write_promise(base: BaseTable, promise: Promise, *, objects: ObjectStore) ->
         message.maintain_all_indexes = promise.every
 
     return change_details(base, change, objects=objects)
-
-
-def change_details(base: BaseTable, change: Callable[[MemWalIndexDetails, str], None], *, objects: ObjectStore) -> bool:
-    """Commit other details of the MemWAL index on this version of the base. Return False if another commit came first.
-
-    Args:
-        change: changes the details; gets the UUID that the index will have.
-
-    Raises:
-        Corrupt: the base has no MemWAL index.
-        Unavailable: the store did not answer; the details may be committed.
-    """
-    stored = read_details(objects=objects, version=base.version)
-    if stored is None:
-        raise Corrupt(
-            f"the base has lost its index {MEM_WAL_INDEX}",
-            remedy="Restore the base to a version that has it",
-            table=base.uri,
-            version=base.version,
-        )
-    identity = str(uuid.uuid5(uuid.UUID(stored.uuid), str(base.version)))
-    change(stored.message, identity)
-    details = (_DETAILS, stored.message.SerializeToString())
-    operation = lance.LanceOperation.CreateIndex(
-        new_indices=[_mem_wal_index(identity, base.version, details)],
-        removed_indices=[_mem_wal_index(stored.uuid, stored.dataset_version, details)],
-    )
-    try:
-        with native_errors("the details of the MemWAL index can't be changed", table=base.uri):
-            lance.LanceDataset.commit(_dataset(base), operation, read_version=base.version)
-    except Contended:
-        return False
-    return True
-
-
-def _mem_wal_index(identity: str, version: int, details: tuple[str, bytes]) -> Index:
-    return Index(
-        uuid=identity,
-        name=MEM_WAL_INDEX,
-        fields=[],
-        dataset_version=version,
-        fragment_ids=cast("Any", set()),
-        index_version=0,
-        index_details=details,
-    )
 
 
 def _dataset(base: BaseTable) -> lance.LanceDataset:

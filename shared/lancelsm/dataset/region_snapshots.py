@@ -16,7 +16,7 @@ import pyarrow as pa
 from lance.file import LanceFileReader, LanceFileWriter
 
 from lancelsm.dataset.base_table import BaseTable
-from lancelsm.dataset.indexes import change_details
+from lancelsm.dataset.mem_wal_details import change_details
 from lancelsm.dataset.merged_generations import read_details
 from lancelsm.dataset.native import native_errors, read_errors
 from lancelsm.errors import Corrupt

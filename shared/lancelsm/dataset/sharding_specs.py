@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from lancelsm.dataset.base_table import BaseTable
-from lancelsm.dataset.indexes import change_details
+from lancelsm.dataset.mem_wal_details import change_details
 from lancelsm.generated.lance.table_pb2 import MemWalIndexDetails
 from lancelsm.objects import ObjectStore
 
@@ -23,7 +23,7 @@ def replace_specs(base: BaseTable, specs: Sequence[Mapping[str, Any]], *, region
     Returns:
         False if another commit came first.
 
-    Raises: the same errors as `indexes.change_details`.
+    Raises: the same errors as `mem_wal_details.change_details`.
     """
 
     def change(message: MemWalIndexDetails, _: str) -> None:
