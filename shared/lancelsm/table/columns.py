@@ -18,8 +18,8 @@ class TableColumns(TableWrites):
 
     Each change is one commit of the base. When a call returns, every new read has the change, whatever level the rows
     are in. Writers that are open take the change up with a later write; until then they may write rows in the old
-    columns, which stay valid. Columns of the primary key, the region spec, `sequence_by` and of an index can't be
-    changed.
+    columns, which stay valid. Columns of the primary key, the region spec, `sequence_by`, the time to live and of an
+    index can't be changed.
     """
 
     @checked
@@ -72,8 +72,8 @@ class TableColumns(TableWrites):
         """Drop a column. Its values are gone for every read of now; snapshots keep them. Return as `add_column` does.
 
         Raises:
-            Invalid: the table has no such column, or it can't be changed: it is of the primary key, the region spec or
-                `sequence_by`, or has an index.
+            Invalid: the table has no such column, or it can't be changed: it is of the primary key, the region spec,
+                `sequence_by` or the time to live, or has an index.
             Contended, Ambiguous, Unavailable: see `add_column`.
         """
         from lancelsm.admin.change_columns import drop_column  # noqa: PLC0415
