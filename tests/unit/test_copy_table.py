@@ -54,10 +54,14 @@ def test_a_copy_has_the_rows_under_its_own_key_regions_and_sequence(table, tmp_p
 
 
 def test_the_same_key_keeps_the_region_spec_and_rows_may_be_those_of_a_version(table, tmp_path):
-    kept = lancelsm.copy_table(table.uri, tmp_path / "now")
+    table.reshard("bucket(id, 3)")
+    kept = lancelsm.open(lancelsm.copy_table(table.uri, tmp_path / "now").uri)
     old = lancelsm.copy_table(table.uri, tmp_path / "then", at=1, regions="bucket(id, 2)")
 
-    assert lancelsm.open(kept.uri).config.regions == table.config.regions
+    assert kept.config.regions.describe() == "bucket(id, 3)"
+    kept.upsert(ROWS[:2])
+    kept.flush()
+    assert kept.scrub().ok, "the copy has no regions before a reshard"
     assert rows_of(lancelsm.open(old.uri)) == ROWS[:3]
 
 

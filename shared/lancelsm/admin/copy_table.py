@@ -93,6 +93,7 @@ def copy_table(
             registry=registry or default_registry(location),
             schema=schema,
             regions=spec,
+            earlier_regions=(),  # the regions of the source are not those of the copy
             sequence_by=_sequence(source, schema, sequence_by),
         )
         check_free(store, uri=location, marker=RESTORED)
