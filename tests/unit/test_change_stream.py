@@ -16,9 +16,9 @@ from lancelsm.common.layout import Position, cursors, head_key, wal_entry
 from lancelsm.errors import Contended, Corrupt, Invalid, LsmError, Unavailable
 from lancelsm.history import cursor
 from lancelsm.history.changes import Changes
-from lancelsm.history.changes import first_position as changes_first_position
 from lancelsm.history.cursor import create_cursor, find_cursor, save_cursor, set_cursor
 from lancelsm.history.pins import read_pins
+from lancelsm.history.stream_start import first_position as changes_first_position
 from lancelsm.region.catalog import regions
 from lancelsm.region.compare_and_swap import newest
 from lancelsm.region.handle import Ports, TableHandle, open_table

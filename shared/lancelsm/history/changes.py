@@ -10,36 +10,31 @@ the cursor's record after the entry.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Annotated
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from lancelsm.common.checked import checked
-from lancelsm.common.layout import Epoch, Position, RegionId, wal_entry
-from lancelsm.common.shown import shown
+from lancelsm.common.layout import Epoch, Position, RegionId
 from lancelsm.errors import Corrupt, Invalid, error_context
 from lancelsm.history import cursor as cursors
+from lancelsm.history.committed_entries import committed, log_collected
 from lancelsm.history.pin_records import Pin
-from lancelsm.objects import Object
+from lancelsm.history.stream_start import Start, check_start, first_position
 from lancelsm.record.casts import as_schema
 from lancelsm.record.schema import TOMBSTONE, NewerSchema, TableSchema
 from lancelsm.region.catalog import Region, TableContext, regions, with_heads
-from lancelsm.region.compare_and_swap import newest
 from lancelsm.region.handle import newest_columns
 from lancelsm.region.head import Head, RegionState
-from lancelsm.wal.entry import Entry, decode
+from lancelsm.wal.entry import Entry
 from lancelsm.wal.replay import stored_rows
 
 OPERATION = "_op"
 UPSERT, DELETE = "upsert", "delete"
-
-Start = Annotated[str | int | float | Mapping[RegionId, Position], "checked by check_start"]
-"""`earliest`, `latest`, a position, a time in Unix seconds as a float, or the next position of each region."""
 
 _TRIES = 5
 _AT_ONCE = 16  # entries of one region that are read at once
@@ -229,7 +224,7 @@ class Changes:
                 break
             # A collection raised the floor before the first read.
             self._next[region.id] = self._passed[region.id] = region.head().first_position
-        raise _collected(region, region.head(), start)
+        raise log_collected(region, region.head(), start)
 
     def _first(self, region: Region, head: Head, ends: Collection[Position]) -> Position:
         """Return the start of the stream in a region. A position in `start` has priority over that of the cursor."""
@@ -247,55 +242,6 @@ class Changes:
 
     def _keeps(self, region: Region, position: Position) -> bool:
         return self._pin is not None and cursors.keeps(self._context, self._pin, region.id, position)
-
-
-def committed(
-    region: Region, positions: Sequence[int], *, kept: Callable[[], bool] = lambda: False
-) -> list[Entry] | None:
-    """Read the committed entries at these positions, which must be below the head.
-
-    A head that is read after the entries proves that they are the committed ones. The result ends before the first
-    missing or damaged entry.
-
-    Args:
-        kept: returns whether a pin keeps all these positions. Called after the entries were read, if they are below the
-            floor.
-
-    Returns:
-        The entries; None if the log was collected past the first position.
-
-    Raises:
-        Corrupt: the first entry is missing or damaged.
-        Unavailable: the store or the registry did not answer.
-    """
-    if not positions:
-        return []
-    keys = [wal_entry(region.id, Position(position)) for position in positions]
-    found = region.context.each(region.context.objects.get, keys)  # guard: head and cursor are read after the entries
-    # Read the head after the entries, before using them: a late put may have refilled a collected slot.
-    if (  # guard: changes are proven by a head
-        region.head().first_position > positions[0] and not kept()  # guard: kept entries are read below the floor
-    ):
-        return None
-    entries: list[Entry] = []
-    for position, key, stored in zip(positions, keys, found, strict=True):
-        try:
-            with error_context(**region.where, position=position, object=key):
-                entries.append(_sound(stored, position=Position(position), key=key))
-        except Corrupt:
-            if not entries:
-                raise
-            break
-    return entries
-
-
-def _sound(stored: Object | None, *, position: Position, key: str) -> Entry:
-    if stored is None:
-        raise Corrupt("a committed entry is gone")
-    entry = decode(stored.body, position=position, key=key)
-    if not (entry.sound or entry.nonce is None):  # guard: change stream checks entries
-        raise Corrupt("a committed entry is damaged")
-    return entry
 
 
 def cursor_lag(context: TableContext, cursor: Pin) -> CursorLag:
@@ -327,123 +273,6 @@ def cursor_lag(context: TableContext, cursor: Pin) -> CursorLag:
     return CursorLag(
         entries=sum(entries for entries, _ in found),
         since=min((at for _, at in found if at is not None), default=None),
-    )
-
-
-def check_start(context: TableContext, start: Start) -> None:
-    """Refuse an invalid start before anything is read or created with it.
-
-    A region that is in the catalog is valid, even if its creation is not finished.
-
-    Raises:
-        Invalid: `start` has none of the forms of `Start`; or it names a region that the table does not have, so the
-            positions belong to another table.
-        Corrupt, Unavailable: the catalog could not be read.
-    """
-    if not isinstance(start, Mapping):
-        _check_form(start, table=context.uri)
-        return
-    if start and (unknown := sorted(start.keys() - {region.id for region in regions(context)}, key=shown)):
-        raise Invalid(
-            "a stream can't start at a position of a region that the table does not have",
-            remedy="Positions belong to the table that they were read from. For a restored table start at earliest",
-            table=context.uri,
-            region=unknown[0],
-            field="start",
-        )
-    for region, position in start.items():
-        if not _is_position(position):
-            raise Invalid(
-                f"a stream can't start at {shown(position)} in a region",
-                remedy="Give the next position of each region, 1 or more, in the form of Changes.positions",
-                table=context.uri,
-                region=region,
-                field="start",
-            )
-
-
-def _check_form(start: object, *, table: str) -> None:
-    moment = isinstance(start, float) and start >= 0  # excludes NaN
-    is_name = isinstance(start, str) and start in ("earliest", "latest")
-    if not is_name and not moment and not _is_position(start):
-        remedy = "Give earliest, latest, a position of 1 or more, or a time in Unix seconds as a float of 0 or more"
-        raise Invalid(f"a stream can't start at {shown(start)}", remedy=remedy, table=table, field="start")
-
-
-def _is_position(start: object) -> bool:
-    return isinstance(start, int) and not isinstance(start, bool) and start >= 1
-
-
-def first_position(region: Region, head: Head, start: Start) -> Position:
-    """Return the first position of a stream in a region.
-
-    Args:
-        start: if it names regions, `check_start` must have accepted it.
-
-    Raises:
-        Invalid: `start` has none of the forms of `Start`, is past the end of the log, or is a time after which entries
-            may have been collected.
-    """
-    if isinstance(start, Mapping):
-        start = start.get(region.id, Position(1))
-    _check_form(start, table=region.context.uri)
-    if isinstance(start, str):
-        return head.first_position if start == "earliest" else head.next_position
-    if isinstance(start, float):
-        return _at(region, head, start)
-    if start > head.next_position:
-        raise Invalid(
-            f"position {start} is past the end of the log: the next position is {head.next_position}",
-            remedy="Start there, before it, or at latest. Each region has its own positions: --region selects one",
-            **region.where,
-            position=start,
-        )
-    return Position(start)
-
-
-def _at(region: Region, head: Head, moment: float) -> Position:
-    """Find the first entry that was written at or after a moment, by the clocks of the writers, which may differ.
-
-    Raises:
-        Invalid: that entry may be collected: no remaining entry is older than the moment, and the newest round was
-            committed after it.
-    """
-    low, high = head.first_position, head.next_position
-    while low < high:
-        middle = probe = (low + high) // 2
-        while (
-            probe < high and (at := _written(region, Position(probe))) is None
-        ):  # a fence, or an entry of Lance's writer
-            probe += 1
-        if probe < high and at is not None and at < moment:
-            low = Position(probe + 1)
-        else:
-            high = Position(middle)
-    if low == head.first_position > 1:
-        collected = newest(region, head)[1].collector_committed
-        if not collected or moment < collected:  # collected entries may be newer than `moment`
-            raise Invalid(
-                f"the log begins at position {low}; entries since that time may have been collected",
-                remedy="Start at earliest, or scan the table and continue from there. A cursor keeps unread entries",
-                **region.where,
-                position=low,
-            )
-    return Position(low)
-
-
-def _written(region: Region, position: Position) -> float | None:
-    entries = committed(region, [position])
-    if entries is None:
-        raise _collected(region, region.head(), position)
-    return entries[0].at
-
-
-def _collected(region: Region, head: Head, position: Position) -> Invalid:
-    return Invalid(
-        f"the log was collected below position {head.first_position}",
-        remedy="Start at earliest, or scan the table and continue from there. A cursor keeps unread entries",
-        **region.where,
-        position=position,
     )
 
 

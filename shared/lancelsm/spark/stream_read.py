@@ -14,9 +14,10 @@ import pyarrow as pa
 
 from lancelsm.common.layout import Nonce, Position, RegionId
 from lancelsm.errors import Invalid, Unavailable
-from lancelsm.history.changes import OPERATION, Changes, check_start, first_position
+from lancelsm.history.changes import OPERATION, Changes
 from lancelsm.history.cursor import create_cursor, find_cursor, save_cursor
 from lancelsm.history.pin_records import Pin
+from lancelsm.history.stream_start import check_start, first_position
 from lancelsm.record.schema import unknown_column
 from lancelsm.region.catalog import Region, regions, with_heads
 from lancelsm.region.handle import TableHandle, open_configured

@@ -10,7 +10,7 @@ from lancelsm.common.checked import checked
 from lancelsm.common.duration import time_to_live
 from lancelsm.errors import Invalid, error_context
 from lancelsm.history.at import At
-from lancelsm.history.changes import Changes, Start, check_start, first_position
+from lancelsm.history.changes import Changes
 from lancelsm.history.cursor import drop_cursor, list_cursors, set_cursor
 from lancelsm.history.pin_records import Pin
 from lancelsm.history.snapshot import (
@@ -20,6 +20,7 @@ from lancelsm.history.snapshot import (
     list_snapshots,
     refresh_snapshot,
 )
+from lancelsm.history.stream_start import Start, check_start, first_position
 from lancelsm.table.open_table import OpenTable
 
 if TYPE_CHECKING:  # it loads Lance
