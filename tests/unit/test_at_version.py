@@ -158,6 +158,13 @@ def test_a_version_that_was_collected_or_does_not_exist_yet_is_refused_with_thos
     assert handle.context.registry.list(snapshots(handle.context.table)) == []
 
 
+@pytest.mark.parametrize(("name", "hint"), [("2026-11-29", True), ("2026-11-29T10:00:00", True), ("monday", False)])
+def test_a_time_without_its_zone_is_refused_with_the_form_of_a_time(table, name, hint):
+    with pytest.raises(Invalid, match="snapshot not found") as refused:
+        table.at(name)
+    assert ("A time has T and a zone" in refused.value.remedy) == hint
+
+
 def test_a_version_below_the_floor_is_refused_though_a_snapshot_still_has_it(handle):
     create_snapshot(handle, "monday", ttl_seconds=60)
     kept = handle.read_base().version

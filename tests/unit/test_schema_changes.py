@@ -286,4 +286,7 @@ def test_an_expression_that_does_not_fit_is_refused_before_anything_changes(
     table = create(tmp_path, pa.schema([("id", pa.int64()), ("price", pa.int32())]))
     with pytest.raises(Invalid, match=problem):
         table.add_column("total", expression, default=default)
+    table.apply_changes([], sequence_by="id")  # which refuses expressions, but names wrong text first
+    with pytest.raises(Invalid, match=problem):
+        table.add_column("total", expression, default=default)
     assert table.schema.names == ["id", "price"]

@@ -79,6 +79,15 @@ def check_not_at(name: str) -> None:
         )
 
 
+def is_partial_time(name: str) -> bool:
+    """Return whether text looks like a time, but lacks `T` or the zone, so that it is taken for a snapshot's name."""
+    try:
+        datetime.fromisoformat(name)
+    except ValueError:
+        return False
+    return _time(name) is None
+
+
 def find_version(handle: TableHandle, at: AtVersion | AtTime) -> int:
     """Return the number of the version that is meant; it may not exist any more.
 

@@ -18,7 +18,7 @@ from lancelsm.dataset.base_table import BaseTable, VersionGone, open_base
 from lancelsm.dataset.tags import remove_tag, tag_version, tags
 from lancelsm.errors import Contended, Corrupt, Invalid, LsmError, Unavailable
 from lancelsm.history import pin_records, pins
-from lancelsm.history.at import check_not_at
+from lancelsm.history.at import check_not_at, is_partial_time
 from lancelsm.history.pin_records import Pin, PinIdentity, RegionPin, pins_of
 from lancelsm.objects.open import open_store
 from lancelsm.read.view import RegionView, View, mismatch, region_view
@@ -292,6 +292,8 @@ def _kept_for_clone(handle: TableHandle, pin: PinIdentity) -> Invalid:
 def _not_found(context: TableContext, name: str, *, needed: bool = True) -> Invalid:
     """Build the error for a missing snapshot. `needed`: the caller wants to use it, not to drop it."""
     see = f"See lancelsm snapshot list {context.uri}"
+    if needed and is_partial_time(name):
+        see = f"A time has T and a zone, such as 2026-11-01T00:00:00Z. {see}"
     return Invalid(
         "snapshot not found; it may have been dropped or have expired",
         remedy=f"{see}, or {_REMEDY}" if needed else see,

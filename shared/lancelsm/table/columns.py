@@ -53,7 +53,6 @@ class TableColumns(TableWrites):
         self._check_writable()
         if not isinstance(type, str) or is_type_name(type):
             return self._changed(add_column(self._handle, name, type, default=default))
-        self._check_takes_plain_writes()
         if default is not None:
             what = f"column {name!r} has the values of an expression, and a default"
             raise Invalid(what, remedy="Leave out one of them", table=self.uri, field=name)
@@ -63,6 +62,7 @@ class TableColumns(TableWrites):
             what = f"{type!r} is neither a type of Arrow nor an SQL expression over the columns: {error.message}"
             remedy = f"Give a type such as {TYPES}, or an expression such as price * quantity"
             raise Invalid(what, remedy=remedy, table=self.uri, field=name) from error
+        self._check_takes_plain_writes()
         version = self._changed(add_column(self._handle, name, kind))
         self.update(where=f"`{name}` IS NULL", set={name: type})
         return version
