@@ -9,9 +9,17 @@ on. Errors of other libraries are wrapped where they occur; they are the cause o
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import ClassVar
+
+_USER_OF_URL = re.compile(r"(?<=://)[^\s/@]+@")
+
+
+def _without_password(text: str) -> str:
+    """Leave out the user and password of URLs: errors of stores quote their endpoint."""
+    return _USER_OF_URL.sub("***@", text)
 
 
 class LsmError(Exception):
@@ -33,9 +41,10 @@ class LsmError(Exception):
     next_step: ClassVar[str] = ""
 
     def __init__(self, message: str, *, remedy: str = "", redacted: str = "", **where: object) -> None:
+        message = _without_password(message)
         super().__init__(message)
         self.message = message
-        self.redacted = redacted or message
+        self.redacted = _without_password(redacted) or message
         self.remedy = remedy or self.next_step
         self.where = {name: value for name, value in where.items() if value is not None}
 

@@ -30,6 +30,17 @@ def test_the_text_has_message_location_and_remedy():
     assert str(Unavailable("no answer", remedy="Retry")) == "no answer. Retry"
 
 
+def test_no_error_has_the_password_of_an_endpoint():
+    text = "GET http://user:secret@127.0.0.1:1/b/x failed (https://user:s%40cret@host)"
+    error = Unavailable(text, remedy="Retry", redacted=text)
+    assert (
+        str(error)
+        == "GET http://***@127.0.0.1:1/b/x failed (https://***@host). Retry; check the network and the endpoint"
+    )
+    assert error.args == (error.message,) == (error.redacted,)
+    assert Invalid("s3://lake/a@b file:///a@b", remedy="x").message == "s3://lake/a@b file:///a@b"
+
+
 def test_error_context_adds_the_location_that_the_error_lacks():
     with (
         pytest.raises(Invalid) as caught,
