@@ -17,7 +17,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow as pa
 import pyarrow.types as pt
@@ -28,6 +28,8 @@ from lancelsm.record.schema import TableSchema, field_id
 from lancelsm.routing import expression
 from lancelsm.routing.transforms import Transform
 from lancelsm.routing.value import type_name
+
+T = TypeVar("T")
 
 MAX_BUCKETS = 1024
 _EXPRESSION = "expr"
@@ -166,14 +168,21 @@ def from_json(document: Mapping[str, Any]) -> RegionSpec:
 def _field_from_json(document: Mapping[str, Any]) -> RegionField:
     transform = None if document["transform"] is None else Transform(document["transform"])
     return RegionField(
-        field_id=document["field_id"],
-        columns=tuple(document["columns"]),
-        source_ids=tuple(document["source_ids"]),
+        field_id=_of_type(str, document["field_id"]),
+        columns=tuple(_of_type(str, name) for name in document["columns"]),
+        source_ids=tuple(_of_type(int, number) for number in document["source_ids"]),
         transform=transform,
-        expression=document["expression"],
-        result_type=document["result_type"],
+        expression=None if document["expression"] is None else _of_type(str, document["expression"]),
+        result_type=_of_type(str, document["result_type"]),
         size=int(document["parameters"][_SIZE[transform]]) if transform in _SIZE else None,
     )
+
+
+def _of_type(kind: type[T], value: object) -> T:
+    """Return a value of JSON; raise `TypeError` if it has another type."""
+    if not isinstance(value, kind):
+        raise TypeError(f"{value!r} is not of type {kind.__name__}")
+    return value
 
 
 def _calls(text: str) -> Iterator[tuple[str, str]]:
