@@ -179,5 +179,8 @@ def test_a_shell_completes_commands_and_options() -> None:
     done = subprocess.run(COMMAND, env={**os.environ, **words}, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout.split()) == (0, ["scan"])
 
-    shown = subprocess.run([*COMMAND, "--show-completion", "bash"], capture_output=True, text=True, check=False)
+    named = {**os.environ, "_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1"}  # else it is the shell that runs tests
+    shown = subprocess.run(
+        [*COMMAND, "--show-completion", "bash"], env=named, capture_output=True, text=True, check=False
+    )
     assert (shown.returncode, "complete_bash" in shown.stdout) == (0, True)

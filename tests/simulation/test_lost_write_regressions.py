@@ -148,7 +148,7 @@ def test_slatedb_1694_and_1706_a_flush_takes_only_the_entries_of_its_plan(tmp_pa
 
         with when(
             environment,
-            calls_method("generation.write_generation"),
+            calls_method("generation_writer.write_generation"),
             lambda: environment.write("other", delete=KEYS[:1]),
         ):
             environment.flush("victim")
@@ -158,7 +158,7 @@ def test_slatedb_1694_and_1706_a_flush_takes_only_the_entries_of_its_plan(tmp_pa
 
 
 @pytest.mark.parametrize(
-    "wanted", ["generation._write_dataset", "pk_index.write_pk_index", "generation.read_generation"]
+    "wanted", ["generation_writer._write_dataset", "pk_index.write_pk_index", "generation.read_generation"]
 )
 def test_slatedb_1625_and_1857_a_failed_flush_moves_no_replay_point_and_blocks_no_other_flush(
     wanted: str, tmp_path: Path
@@ -207,7 +207,7 @@ def test_chroma_6701_and_5916_a_flush_that_lost_its_race_succeeds_and_leaves_no_
     with environment_at(tmp_path) as environment:
         environment.write("writer", upsert=KEYS[:2])
 
-        with when(environment, calls_method("generation.write_generation"), lambda: environment.flush("other")):
+        with when(environment, calls_method("generation_writer.write_generation"), lambda: environment.flush("other")):
             environment.flush("victim")
         environment.write("writer", upsert=KEYS[:1])
         environment.flush("next")
@@ -225,7 +225,7 @@ def test_a_flush_whose_first_entries_another_flush_took_goes_on_with_the_rest(tm
             with environment.at("other"):
                 flush_region(open_table(environment.path, ports=environment.ports("other")), region(environment))
 
-        with when(environment, calls_method("generation.write_generation"), flush_the_first):
+        with when(environment, calls_method("generation_writer.write_generation"), flush_the_first):
             environment.flush("victim")
 
         assert ranges(environment) == [(1, 1), (2, 2), (3, 3)]
