@@ -76,19 +76,7 @@ def clone_snapshot(
 ) -> Copied:
     """Create a new table from a snapshot without copying the files of its base.
 
-    Args:
-        handle: the source table.
-        name: the snapshot.
-        to: a path or URL. The clone must be able to read the source's files with the same storage options.
-        registry: the registry of the clone; by default as for a new table.
-
-    Raises:
-        Invalid: snapshot not found, or it was dropped or expired before the clone was complete; or something else
-            exists at `to`.
-        Corrupt: an object that the snapshot needs is missing, or the clone does not have the rows of the snapshot.
-        Contended, Ambiguous, Unavailable: clone again.
-
-    A crash at any line leaves no table at `to`. The same call continues where it stopped.
+    Arguments, errors and what holds after a crash are those of `Table.clone`; `handle` is the source table.
     """
     ports, location = ports or Ports(), canonical(to)
     store = ports.store(location, handle.storage_options)
