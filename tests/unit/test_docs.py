@@ -146,9 +146,10 @@ def test_every_member_that_a_page_names_belongs_to_its_class(page: Path) -> None
         ), f"{owner}.{member}"
 
 
-def test_every_module_in_the_tables_of_the_design_exists() -> None:
+def test_every_module_in_the_tables_of_the_design_and_the_concepts_exists() -> None:
     modules = {path.stem for path in LIBRARY.rglob("*") if path.is_dir() or path.suffix == ".py"}
-    for table in re.findall(r"(?:^\|.*\n)+", DESIGN.read_text(), re.MULTILINE):
+    text = "\n\n".join(page.read_text() for page in (DESIGN, *(ROOT / "docs" / "concepts").glob("*.md")))
+    for table in re.findall(r"(?:^\|.*\n)+", text, re.MULTILINE):
         rows = [line.strip()[1:-1].split("|") for line in table.splitlines()]
         for at in (at for at, title in enumerate(rows[0]) if title.strip() == "module"):
             named = {name for row in rows[2:] for name in re.findall(r"`([a-z_]+)`", row[at])}
@@ -202,16 +203,20 @@ def test_every_execution_that_a_page_starts_has_a_valid_input() -> None:
         assert {"table"} <= json.loads(text).keys() <= set(taken)
 
 
-def test_the_design_has_every_section_that_the_code_cites() -> None:
+def test_every_page_has_the_sections_that_the_code_cites() -> None:
     cited = set()
     for directory in ("shared", "functions", "infra", "tests"):
         for source in (ROOT / directory).rglob("*.py"):
             text = " ".join(source.read_text().split())
-            for names in re.findall(r'docs/design\.md, ((?:"[A-Z][^"]*"(?:, | and )?)+)', text):
-                cited |= set(re.findall(r'"([^"]+)"', names))
+            for page, names in re.findall(r'(docs/[\w/-]+\.md), ((?:"[A-Z][^"]*"(?:, | and )?)+)', text):
+                cited |= {(page, name) for name in re.findall(r'"([^"]+)"', names)}
 
     assert cited
-    assert not [name for name in sorted(cited) if not any(found.startswith(name) for found in headings(DESIGN))]
+    assert not [
+        (page, name)
+        for page, name in sorted(cited)
+        if not any(found.startswith(name) for found in headings(ROOT / page))
+    ]
 
 
 @pytest.mark.rest
