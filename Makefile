@@ -109,7 +109,7 @@ local: node_modules/.package-lock.json ## deploy both stacks on this machine, in
 	@touch $(DEPLOYED)
 	@echo "To use these commands, set in your shell:"
 	@echo "  export $(LOCAL_AWS)"
-	@echo "'make local-down' stops it. docs/local.md says what is emulated, and what is not."
+	@echo "'make local-down' stops it. docs/operations/local.md says what is emulated, and what is not."
 
 local-down: ## stop the emulated AWS; what was deployed there is lost
 	@$(BIN)/python -m local.server stop

@@ -1,4 +1,4 @@
-"""Put the results of a run into docs/benchmarks.md: `python -m benchmarks.page [DIRECTORY]`.
+"""Put the results of a run into docs/development/benchmarks.md: `python -m benchmarks.page [DIRECTORY]`.
 
 The directory is build/benchmarks by default. What is between `<!-- begin NAME -->` and `<!-- end -->` becomes the
 tables of the benchmark NAME. The charts are copied to docs/images. The explanations on the page are written by hand.
@@ -14,7 +14,7 @@ from pathlib import Path
 from benchmarks.report import heading, tables
 from benchmarks.runs import ROOT, Run
 
-PAGE = ROOT / "docs" / "benchmarks.md"
+PAGE = ROOT / "docs" / "development" / "benchmarks.md"
 PARTS = re.compile(r"<!-- begin (\w+) -->\n.*?<!-- end -->", re.DOTALL)
 
 
@@ -33,7 +33,7 @@ def main() -> None:
     directory = Path(sys.argv[1] if len(sys.argv) > 1 else "build/benchmarks")
     run = Run.of_json((directory / "results.json").read_text())
     PAGE.write_text(filled(PAGE.read_text(), run))
-    images = PAGE.parent / "images"
+    images = PAGE.parents[1] / "images"
     images.mkdir(exist_ok=True)
     for chart in directory.glob("*.png"):
         shutil.copy(chart, images)

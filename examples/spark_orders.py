@@ -3,7 +3,7 @@
 spark-submit --archives env.tar.gz#env --conf spark.pyspark.python=./env/bin/python spark_orders.py \
     s3://BUCKET/tables/orders s3://BUCKET/tables/customers s3://BUCKET/tables/totals 20240131
 
-On EMR Serverless the state machine `spark` of a deployment runs it: see docs/spark.md.
+On EMR Serverless the state machine `spark` of a deployment runs it: see docs/how-to/spark.md.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ class Input:
     Args:
         op: `upsert` takes rows in one form: `upserts`; `arrow`, a base64 Arrow IPC stream; or `object`, the key of such
             a stream below work/inbox. `update` takes `set` and `where`, `delete` takes `where`. `changes` takes
-            `events` and the options of `Table.apply_changes`, which docs/cdc.md explains.
+            `events` and the options of `Table.apply_changes`, which docs/how-to/cdc.md explains.
         if_absent: write only rows whose keys have no row.
         if_newer: a column; write only rows with a greater value in it than the row that is there.
         if_unchanged: the token of the function `query`; write only if no row of these keys was written since.

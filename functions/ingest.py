@@ -28,7 +28,7 @@ class Input:
 
     Exactly one of: `upserts` (whole rows) and `deletes` (key columns; a delete wins over an upsert of the same key);
     `arrow`, a base64 Arrow IPC stream; `object`, the key of such a stream below work/inbox. `op` is the operation of
-    `arrow` and `object`; `events` are change events in `format`, which need no row that is there (docs/cdc.md).
+    `arrow` and `object`; `events` are change events in `format`, which need no row that is there (docs/how-to/cdc.md).
 
     The same producer and sequence within 5 minutes are the same request, so a call may be repeated. The default
     producer is this invocation. Requests of one producer stay in order if it waits for each answer.

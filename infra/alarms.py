@@ -39,7 +39,7 @@ _JOB_SECONDS = 7200  # the limit of one attempt of a job, in the state machine
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alarm:
-    """A condition that a person has to look at. Its runbook is `docs/runbooks/{runbook or name}.md`.
+    """A condition that a person has to look at. Its runbook is `docs/operations/runbooks/{runbook or name}.md`.
 
     Args:
         above: the alarm is raised if the metric is above this value in one of the last `periods` periods; with

@@ -36,7 +36,7 @@ class Context:
             close = get_close_matches(name, self._names, n=1, cutoff=0.8)
             if close or name.startswith("LANCELSM_"):
                 hint = f"Did you mean {close[0]}? " if close else ""
-                raise ValueError(f"-c {name}: there is no such value. {hint}docs/deploy.md lists all values")
+                raise ValueError(f"-c {name}: there is no such value. {hint}docs/operations/deploy.md lists all values")
 
     def text(self, name: str) -> str | None:
         value = self.value(name)

@@ -11,7 +11,7 @@ from constructs import Construct
 
 from infra.alarms import NAMESPACE, PERIOD, Alarm, Watched, alarms
 
-RUNBOOKS = "docs/runbooks"
+RUNBOOKS = "docs/operations/runbooks"
 
 
 class Observing(Construct):

@@ -1,6 +1,7 @@
 """Read the choices for one deployment from the context (`-c name=value`, or `context` in cdk.json).
 
-Everything else is the same at every stage. docs/deploy.md lists the values; the name of a stage only presets some.
+Everything else is the same at every stage. docs/operations/deploy.md lists the values; the name of a stage only presets
+some.
 """
 
 from __future__ import annotations
@@ -71,7 +72,7 @@ class Stage:
     dead_letters: str | None
     kms_key: str | None  # ARN; without it S3, SQS and DynamoDB use their own keys
     alarm_topic: str | None  # ARN; without it alarms are only shown
-    runbook_url: str | None  # where the files of docs/runbooks are; alarms name it
+    runbook_url: str | None  # where the files of docs/operations/runbooks are; alarms name it
     table_metrics: bool  # whether metrics are also there for each table, which costs more
     request_metrics: bool  # whether S3 counts the requests to the bucket, which costs more
     tracing: bool  # whether X-Ray traces functions and state machines
@@ -123,7 +124,7 @@ class Stage:
 
 
 def stage_of(node: Node) -> Stage:
-    """Read the stage from the context of an app. docs/deploy.md lists the values.
+    """Read the stage from the context of an app. docs/operations/deploy.md lists the values.
 
     Raises:
         ValueError: a value is not allowed; the message lists the allowed ones.
@@ -195,7 +196,7 @@ def _check_existing(chosen: Stage) -> None:
     if chosen.readers and (chosen.bucket or chosen.registry):
         raise ValueError(
             "-c readers: the stacks change no policy of an existing bucket or registry. Leave readers out, and let the "
-            "accounts read them there (docs/deploy.md)"
+            "accounts read them there (docs/operations/deploy.md)"
         )
     if chosen.request_metrics and chosen.bucket:
         raise ValueError(

@@ -103,7 +103,7 @@ class Corrupt(LsmError):
 
     kind = "Corrupt"
     exit_code = 4
-    next_step = "lancelsm scrub lists all damage; docs/runbooks/corrupt.md explains how to repair it"
+    next_step = "lancelsm scrub lists all damage; docs/operations/runbooks/corrupt.md explains how to repair it"
 
 
 class LsmWarning(UserWarning):

@@ -37,7 +37,7 @@ def test_what_the_context_adds_has_a_price_that_the_page_names(governed: Stacks)
     subnets = len(GOVERNED["subnets"].split(","))
     assert found.interfaces == len(INTERFACES) * subnets
     (endpoints,) = (one.usd for one in at_rest.bill_at_rest(found) if one.item == "VPC endpoints")
-    page = (ROOT / "docs" / "cost.md").read_text()
+    page = (ROOT / "docs" / "operations" / "cost.md").read_text()
     bill = at_rest.bill_at_rest(found)
     runs = sum(one.usd for one in bill if one.item.startswith("scrub and backup"))
     (polling,) = (one.usd for one in bill if one.item == "queue polling")

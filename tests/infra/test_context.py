@@ -216,7 +216,7 @@ class _Node:
 def test_the_page_lists_every_value_of_the_context_and_no_other() -> None:
     node = _Node({})
     stage_of(node)
-    text = (ROOT / "docs" / "deploy.md").read_text()
+    text = (ROOT / "docs" / "operations" / "deploy.md").read_text()
 
     listed = re.findall(r"^\| `(\w+)` \|", text, re.MULTILINE)
     assert len(listed) == len(set(listed))
@@ -226,5 +226,5 @@ def test_the_page_lists_every_value_of_the_context_and_no_other() -> None:
 
 
 def test_the_page_lists_every_endpoint_of_a_vpc() -> None:
-    text = (ROOT / "docs" / "deploy.md").read_text()
+    text = (ROOT / "docs" / "operations" / "deploy.md").read_text()
     assert set(re.findall(r"^\| (\w+) \| (?:gateway|interface) \|", text, re.MULTILINE)) == {*GATEWAYS, *INTERFACES}

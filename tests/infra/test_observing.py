@@ -12,7 +12,7 @@ import pytest
 from lancelsm.stack.backlog import UNITS
 from tests.infra.conftest import ROOT, RUNBOOK_URL, TOPIC, Stacks, synthesized
 
-RUNBOOKS = ROOT / "docs" / "runbooks"
+RUNBOOKS = ROOT / "docs" / "operations" / "runbooks"
 WITHOUT_ALARM = {RUNBOOKS / f"{name}.md" for name in ("restore", "long-queue")}
 OF_BACKUPS = RUNBOOKS / "backup-failures.md"  # only with `backup_days`: tests/infra/test_schedules.py
 LARGEST = ("lancelsm", "Maximum", 300)

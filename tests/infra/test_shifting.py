@@ -70,7 +70,9 @@ def test_the_page_lists_the_kinds_of_resources_that_the_emulator_lacks(local: St
         both = (*stacks.state["Resources"].values(), *stacks.pipeline["Resources"].values())
         return {one["Type"] for one in both}
 
-    listed = re.findall(r"^\| `(AWS::\w+::\w+)` \|", (ROOT / "docs" / "local.md").read_text(), re.MULTILINE)
+    listed = re.findall(
+        r"^\| `(AWS::\w+::\w+)` \|", (ROOT / "docs" / "operations" / "local.md").read_text(), re.MULTILINE
+    )
     assert kinds(prod) - kinds(local) == set(listed)
 
 

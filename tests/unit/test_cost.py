@@ -270,7 +270,7 @@ def test_a_collection_costs_extra_and_more_if_more_versions_of_the_base_are_kept
 
 
 def test_readme_and_cost_page_show_the_computed_figures() -> None:
-    page, readme = ((ROOT / name).read_text() for name in ("docs/cost.md", "README.md"))
+    page, readme = ((ROOT / name).read_text() for name in ("docs/operations/cost.md", "README.md"))
     rows = re.findall(r"^\| \*\*until .*\| \*\*\$([\d.]+)\*\* \| \*\*\$([\d.]+)\*\* \|$", page, re.MULTILINE)
     direct, queue = (cost(rows_per_second=250, path=path).values() for path in ("direct", "queue"))
 
@@ -357,7 +357,7 @@ def test_readme_and_cost_page_show_the_cost_at_rest() -> None:
     alarms = [prices.ALARM.usd * at_rest.AT_REST[stage].alarms for stage in ("prod", "dev")]
 
     assert f"At rest a deployment costs about ${prod:.2f} a month" in (ROOT / "README.md").read_text()
-    page = (ROOT / "docs" / "cost.md").read_text()
+    page = (ROOT / "docs" / "operations" / "cost.md").read_text()
     assert f"About ${prod:.2f} a month remain in `prod`, and ${dev:.2f} in `dev`" in page
     assert "alarms ${:.2f} and ${:.2f}".format(*alarms) in page
 

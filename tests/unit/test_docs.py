@@ -194,7 +194,9 @@ def test_every_command_that_a_page_shows_exists_with_its_options(page: Path) -> 
 
 def test_every_execution_that_a_page_starts_has_a_valid_input() -> None:
     started = re.findall(
-        r"arn lancelsm-\w+-(\w+)\)\" --input '(.*)'$", (ROOT / "docs" / "functions.md").read_text(), re.MULTILINE
+        r"arn lancelsm-\w+-(\w+)\)\" --input '(.*)'$",
+        (ROOT / "docs" / "reference" / "functions.md").read_text(),
+        re.MULTILINE,
     )
 
     assert {machine for machine, _ in started} == {"merge", "collect"}
@@ -220,7 +222,7 @@ def test_every_page_has_the_sections_that_the_code_cites() -> None:
 
 
 @pytest.mark.rest
-@pytest.mark.parametrize("page", ["time.md", "python.md"])
+@pytest.mark.parametrize("page", ["how-to/time.md", "how-to/python.md"])
 def test_the_example_of_a_page_prints_the_output_on_it(page: str) -> None:
     blocks = FENCE.findall((ROOT / "docs" / page).read_text())
     (example,) = (text for language, text in blocks if language == "python")
@@ -250,7 +252,7 @@ def test_the_design_shows_every_kind_of_error_with_its_exit_code() -> None:
 
 
 def test_the_page_of_functions_shows_every_function() -> None:
-    text = (ROOT / "docs" / "functions.md").read_text()
+    text = (ROOT / "docs" / "reference" / "functions.md").read_text()
     inputs = text.partition("| function |")[2].partition("\n\n")[0]
     files = {source.stem for source in (ROOT / "functions").glob("*.py")}
 
@@ -261,7 +263,7 @@ def test_every_state_and_error_kind_that_a_runbook_names_exists() -> None:
     machines = [json.loads(path.read_text()) for path in (ROOT / "infra" / "workflows").glob("*.json")]
     known = {name for machine in machines for name in machine["States"]}
     known |= {one.__name__ for one in errors.LsmError.__subclasses__()}
-    for page in (ROOT / "docs" / "runbooks").glob("*.md"):
+    for page in (ROOT / "docs" / "operations" / "runbooks").glob("*.md"):
         named = {text for text in inline(page) if re.fullmatch(r"[A-Z][A-Za-z]+", text)}
 
         assert named <= known, page.name

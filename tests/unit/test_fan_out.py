@@ -156,7 +156,7 @@ class CountedGets(MemoryStore):
 
 
 def test_a_due_table_of_four_regions_is_checked_with_these_reads(tmp_path: Path) -> None:
-    """docs/limits.md has these numbers, and the price that follows."""
+    """docs/reference/limits.md has these numbers, and the price that follows."""
     table, index = create(tmp_path, regions="bucket(id, 4)"), DirtyIndex()
     table.upsert([row(key) for key in range(20)])
     index.add(table)

@@ -18,7 +18,7 @@ import lancelsm
 
 PUBLIC = {name: getattr(lancelsm, name) for name in lancelsm.__all__}
 CLASSES = {name: value for name, value in PUBLIC.items() if isinstance(value, type)}
-# Only their fields are public: their methods are for the library (docs/stability.md).
+# Only their fields are public: their methods are for the library (docs/reference/stability.md).
 VALUES = {"ArrowDataset", "Config", "Head", "Pin", "Region", "RegionSpec", "TableSchema"}
 INTERNAL = {"Scannable"}  # what a source needs of a table
 

@@ -84,7 +84,7 @@ def test_every_make_command_in_the_readme_is_a_target() -> None:
 
 @pytest.mark.rest
 def test_every_shown_way_to_create_an_index_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    page = (ROOT / "docs" / "search.md").read_text()
+    page = (ROOT / "docs" / "how-to" / "search.md").read_text()
     (call,) = re.findall(r"`table\.create_index\((.*?)\)`", page)
     (command,) = re.findall(r"`lancelsm (index create .*?)`", page)
     ((kept, option),) = re.findall(r"`create\(\.\.\., indexes=(\{.*?\})\)` or `init --index (\S+)`", page)

@@ -204,7 +204,7 @@ def test_rows_of_an_older_generation_are_compared_with_their_sum_when_they_are_c
 
 
 def test_the_example_of_the_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    page = (Path(__file__).parents[2] / "docs" / "schema.md").read_text()
+    page = (Path(__file__).parents[2] / "docs" / "how-to" / "schema.md").read_text()
     example = page.partition("```python\n")[2].partition("```")[0]
     monkeypatch.chdir(tmp_path)
     exec(example, {})

@@ -69,7 +69,7 @@ def apply(  # noqa: PLR0917 - one for each option
     """Apply change events: upserts and deletes by key, in the order that a sequence gives.
 
     10,000 lines at a time are durable at once. With --source, a repeated command goes on after the lines that are
-    applied. docs/cdc.md has the rules. As JSON: {"written", "deleted", "late", "skipped", "rejected", "offset"}.
+    applied. docs/how-to/cdc.md has the rules. As JSON: {"written", "deleted", "late", "skipped", "rejected", "offset"}.
     """
     from dataclasses import asdict
 

@@ -131,7 +131,9 @@ def _compared(document: dict[str, Any]) -> Any:
     )
     lines = [last]
     if document["counted"]["object_writes"] is None:
-        lines.append(f"S3 has counted no requests to this bucket. To count them, {SWITCH_ON}. docs/cost.md: the price")
+        lines.append(
+            f"S3 has counted no requests to this bucket. To count them, {SWITCH_ON}. docs/operations/cost.md: the price"
+        )
     return Group(listing(shown, columns=("a month", "counted", "estimated")), "", *lines)
 
 

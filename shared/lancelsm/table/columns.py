@@ -14,7 +14,7 @@ from lancelsm.table.writes import TableWrites
 
 
 class TableColumns(TableWrites):
-    """Changes of the columns, while other processes read and write. `docs/schema.md` has the rules.
+    """Changes of the columns, while other processes read and write. `docs/how-to/schema.md` has the rules.
 
     Each change is one commit of the base. When a call returns, every new read has the change, whatever level the rows
     are in. Writers that are open take the change up with a later write; until then they may write rows in the old

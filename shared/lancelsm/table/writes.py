@@ -241,7 +241,7 @@ class TableWrites(OpenTable):
         """Apply events of change data capture (SCD type 1). Return when they are durable and visible to every new read.
 
         The upserts and deletes of a call are one entry per region: readers see all of them in a region, in order, or
-        none. `docs/cdc.md` has the rules and the encodings of values.
+        none. `docs/how-to/cdc.md` has the rules and the encodings of values.
 
         Args:
             events: dicts, JSON lines (one text, or a line each), or Arrow data; in the order of the source.
