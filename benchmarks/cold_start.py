@@ -3,8 +3,8 @@
     python -m benchmarks.cold_start [--rounds N]
 
 It needs the layers for this machine's architecture, and their Python on PATH (docs/development/packaging.md). As in a
-function, the code is in one directory without bytecode. The file cache is warm: this measures the interpreter, without the time that
-AWS takes to create the sandbox and to fetch layer and code.
+function, the code is in one directory without bytecode. The file cache is warm: this measures the interpreter, without
+the time that AWS takes to create the sandbox and to fetch layer and code.
 """
 
 from __future__ import annotations

@@ -70,7 +70,7 @@ def stopped_refusal(region: Region) -> Unavailable | None:
         return None
     return Unavailable(
         f"messages of this region have failed for {(now - since) / 60:.0f} minutes: {text(found, 'holder')}",
-        remedy="See the log of writer_flush and docs/operations/runbooks/oldest-message.md. Send again when it is repaired",
+        remedy="See writer_flush's log and docs/operations/runbooks/oldest-message.md. Send again after the repair",
         **region.where,
     )
 
