@@ -1,4 +1,4 @@
-"""Read from a view that was taken before, or from the region snapshot of the base: docs/design.md, "Reads".
+"""Read from an earlier view, or from the region snapshot of the base: docs/concepts/reads.md, "Eventual reads".
 
 There is one key; the entry at position p sets its value to p. Time is a number of ticks. A collection commits, and its
 sweep comes `INTERVAL` ticks later. A read from a view that is at most `STALENESS` ticks old must find each object of

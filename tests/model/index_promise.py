@@ -1,4 +1,4 @@
-"""Promise an index to Lance's readers only while every listed generation has it: docs/design.md, "Indexes".
+"""Promise an index to Lance's readers only while every listed generation has it: docs/concepts/search.md, "Indexes".
 
 The base has the wanted list with a number, and the promise. Lance refuses a commit of the list if the list has changed
 since the version that was read, and a commit of the promise if either has changed. A maintainer writes the list, makes

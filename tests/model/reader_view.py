@@ -1,4 +1,4 @@
-"""Read while appends, flushes, merges, collections and a late put happen: docs/design.md, "Reads".
+"""Read while appends, flushes, merges, collections and a late put happen: docs/concepts/reads.md, "The view".
 
 There is one key; the entry at position p sets its value to p. A read must return the value at the end of the log that
 the head of its view shows. This log must include every entry that was acknowledged before the read began.
