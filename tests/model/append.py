@@ -1,4 +1,4 @@
-"""Append, help, replace and acknowledge: docs/design.md, "Append" and the table of what can happen.
+"""Append, help, replace and acknowledge: docs/concepts/path-of-a-row.md, "Append" and the table of what can happen.
 
 Writers of one owner, writers that take the region over, a flush, a collector and its sweep share one region. A step of
 a writer is one call of a port with its answer. The answer alone decides the next call, as in lancelsm.wal.append and

@@ -1,4 +1,4 @@
-"""No plain write follows an ordered change event: docs/design.md, "Change events".
+"""No plain write follows an ordered change event: docs/concepts/path-of-a-row.md, "Change events".
 
 Two writers opened the table before its events had an order. They append plain rows, and may hold a head for as long as
 they want. Two consumers append events, which they compare with all rows before them: the first one marks the head of

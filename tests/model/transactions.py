@@ -1,4 +1,4 @@
-"""Append what was computed from the rows at a head: docs/design.md, "Transactions".
+"""Append what was computed from the rows at a head: docs/concepts/path-of-a-row.md, "Transactions".
 
 There is one counter. Two transactions increment it, and another writer sets it to 10 without reading. A put or a swap
 may lose its reply, a writer may crash, and collections delete the entries that are in the base. A view is read as a
