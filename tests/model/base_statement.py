@@ -1,4 +1,4 @@
-"""State and check the files of a base: docs/design.md, "The statement of files" and "Collection".
+"""State and check the files of a base: docs/concepts/sums.md, "The statement of files".
 
 A merger writes a file, sums it, reads it back, writes a statement, and commits both in one version. Another tool
 commits one compaction, which no statement has. A checker reads the newest base, sums each file that no check has

@@ -1,7 +1,7 @@
 """One flipped byte anywhere in a file of Lance: a read returns rows or raises `Corrupt`, and scrub returns a report.
 
-Lance keeps no checksums, so the rows may be wrong ("What scrub and readers can't tell" in docs/design.md). Some damaged
-deletion files make Lance end the whole process. So the reads run in another process, which is restarted after that.
+Lance keeps no checksums, so the rows may be wrong (docs/concepts/sums.md, "What scrub and readers can't tell"). Some
+damaged deletion files make Lance end the whole process. So the reads run in another process, which is restarted then.
 """
 
 from __future__ import annotations

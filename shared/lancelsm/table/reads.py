@@ -60,7 +60,7 @@ class TableReads(TableSearch):
                 missing or out of range. At a snapshot also: it was dropped or has expired; this error may come after
                 some rows.
             Corrupt: an object is missing, or a check finds it damaged; the error names it. Reads can't detect a changed
-                value in a data file that still decodes: docs/design.md, "What scrub and readers can't tell".
+                value in a data file that still decodes: docs/concepts/sums.md, "What scrub and readers can't tell".
             Unavailable: a store or the registry did not answer.
         """
 
