@@ -28,7 +28,7 @@ export GATEWAY_PORT
 # Exists while the stacks are deployed: a new emulator starts with an empty directory.
 DEPLOYED := .local/work/deployed
 
-.PHONY: help demo demo-aws test test-rest lint typecheck simulate stress bench build spark35 notebook moto proto lock clean synth bootstrap deploy destroy asl local local-down
+.PHONY: help demo demo-aws test test-rest lint typecheck simulate stress bench build docs spark35 notebook moto proto lock clean synth bootstrap deploy destroy asl local local-down
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -126,6 +126,9 @@ notebook: .venv/notebook.stamp ## run the notebook of sentence embeddings, with 
 moto: .venv/moto.stamp ## run the suites of S3, DynamoDB and SQS against moto's server, a second implementation
 	@$(IN_MEMORY) $(BIN)/python -m tests.on_moto .venv/moto $(ARGS)
 
+docs: .venv/docs.stamp ## build the documentation site in build/site; a warning is an error
+	@NO_MKDOCS_2_WARNING=1 PYTHONPATH=.venv/docs $(BIN)/python -m mkdocs build --quiet
+
 proto: .venv/dev.stamp ## generate shared/lancelsm/generated from proto/
 	@$(BIN)/python proto/generate.py
 
@@ -186,6 +189,11 @@ node_modules/.package-lock.json: package.json package-lock.json .venv/aws.stamp
 .venv/moto.stamp: requirements/moto.txt .venv/dev.stamp
 	@echo "installing moto beside the other packages"
 	@$(LOCKED) --target .venv/moto --upgrade -r requirements/moto.txt
+	@touch $@
+
+.venv/docs.stamp: requirements/docs.txt .venv/dev.stamp
+	@echo "installing what builds the site beside the other packages"
+	@$(LOCKED) --target .venv/docs --upgrade -r requirements/docs.txt
 	@touch $@
 
 .venv/notebook.stamp: requirements/notebook.txt .venv/dev.stamp

@@ -21,6 +21,7 @@ compile spark.txt pyproject.toml --extra spark --constraints requirements/dev.tx
 compile aws.txt pyproject.toml --extra aws --extra spark requirements/aws.in --constraints requirements/dev.txt
 compile demo.txt "$@" --no-deps requirements/demo.in
 compile moto.txt "$@" requirements/moto.in
+compile docs.txt "$@" requirements/docs.in
 compile spark35.txt "$@" requirements/spark35.in
 compile notebook.txt "$@" --no-deps requirements/notebook.in
 

@@ -13,7 +13,7 @@ from lancelsm.stack.backlog import UNITS
 from tests.infra.conftest import ROOT, RUNBOOK_URL, TOPIC, Stacks, synthesized
 
 RUNBOOKS = ROOT / "docs" / "operations" / "runbooks"
-WITHOUT_ALARM = {RUNBOOKS / f"{name}.md" for name in ("restore", "long-queue")}
+WITHOUT_ALARM = {RUNBOOKS / f"{name}.md" for name in ("index", "restore", "long-queue")}
 OF_BACKUPS = RUNBOOKS / "backup-failures.md"  # only with `backup_days`: tests/infra/test_schedules.py
 LARGEST = ("lancelsm", "Maximum", 300)
 

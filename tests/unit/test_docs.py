@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from typer.main import get_command
 
+import lancelsm
 from lancelsm import errors
 from lancelsm.cli.app import app
 from lancelsm.common.settings import Settings
@@ -267,3 +268,9 @@ def test_every_state_and_error_kind_that_a_runbook_names_exists() -> None:
         named = {text for text in inline(page) if re.fullmatch(r"[A-Z][A-Za-z]+", text)}
 
         assert named <= known, page.name
+
+
+def test_each_public_name_has_a_place_on_the_site() -> None:
+    shown = re.findall(r"^::: lancelsm\.(\w+)$", "\n".join(page.read_text() for page in PAGES), re.MULTILINE)
+
+    assert sorted(shown) == sorted([*lancelsm.__all__, "client", "spark"])

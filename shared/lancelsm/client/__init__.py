@@ -164,8 +164,9 @@ class Client:
         written or none.
 
         Args:
-            rows, deletes: as for `upsert` and `delete`. Both at once must be dicts; a delete wins over a row with its
-                key.
+            rows: the rows to upsert, in the forms that `upsert` takes.
+            deletes: the keys to delete, in the forms that `delete` takes. If there are rows too, both must be dicts. A
+                delete wins over a row with its key.
 
         Raises:
             Invalid: a row does not fit; or a region is sealed.
@@ -315,8 +316,14 @@ class Client:
             query: an array for `vector`, or text for `text`.
             vector: numbers as a list or an array; a list of vectors is several searches.
             text: words, of which a row has at least one.
+            column: the column with the vectors; may be left out if only one fits.
+            text_columns: the columns with the text; by default all that have a text index.
             k: the number of rows to return, at most 10,000.
-            column, text_columns, where, columns, metric, nprobes, refine_factor: see `lancelsm.Table.search`.
+            where: an SQL condition that all returned rows match.
+            columns: the columns to return, in this order; by default all, then the scores.
+            metric: `l2`, `cosine`, `dot` or `hamming`; by default that of the index.
+            nprobes: how many partitions of the index to search; by default 20.
+            refine_factor: compare this many times `k` rows exactly; by default 1 to 10 times, by the kind of the index.
             at: the name of a snapshot to search.
 
         Raises:

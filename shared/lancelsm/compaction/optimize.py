@@ -24,7 +24,8 @@ class Optimized:
     """What one optimization did.
 
     Args:
-        fragments_removed, fragments_added: by compaction; 0 if it wasn't due.
+        fragments_removed: how many fragments a compaction replaced; 0 if it wasn't due.
+        fragments_added: how many fragments replaced them.
         indexes_extended: whether an index lacked rows or merged generations and was updated.
         base_version: the newest version at the end.
         left: whether more fragments are to be rewritten: call it again.

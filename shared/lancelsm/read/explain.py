@@ -76,7 +76,8 @@ class Explanation:
         rows: the number of rows that the read returned.
         base_version: the version of the base.
         levels: what the read took its rows from; regions that have no rows above the base are left out.
-        skipped_regions, skipped_levels: what the read left out, and why.
+        skipped_regions: the regions that the read left out, and why.
+        skipped_levels: the levels that the read left out, and why.
         indexes: the indexes of the base that the read used.
         rows_without_index: for each column that was searched, the number of rows that no index covers.
         requests: by kind, all that the read sent to an object store or a registry. `bytes` are those of objects and

@@ -24,7 +24,8 @@ def write_stream(df: DataFrame, uri: str, *, op: Op = "upsert", txn_app: str | N
 
     Args:
         df: a streaming DataFrame whose source gives the same rows if Spark repeats a batch, as files and Kafka do.
-        uri, op: see `write`.
+        uri: the location of the table, which executors reach too.
+        op: `upsert`, `delete` or `apply`, with the columns that `write` asks for.
         txn_app: the name of the query in the table; by default the id of the query, which the checkpoint keeps. A query
             with a new checkpoint counts its batches from 0 again, so it needs another name. Regions remember 16 names.
 

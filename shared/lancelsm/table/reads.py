@@ -215,7 +215,9 @@ class TableReads(TableSearch):
 
         Args:
             keys: see `delete`.
-            columns, consistency, max_staleness: see `scan`.
+            columns: the columns to return, in this order; all by default.
+            consistency: `strong`, or `eventual`: the rows may be up to `max_staleness` seconds old.
+            max_staleness: with `eventual`, in seconds, above 0 and below the setting `collect_interval_seconds`.
             with_token: return `RowsWithToken`: the rows, and a token for `upsert(rows, if_unchanged=token)`.
 
         Raises:

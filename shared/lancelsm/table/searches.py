@@ -69,7 +69,8 @@ class TableSearch(OpenTable):
             rerank: for both: `rrf`, reciprocal-rank fusion; or a function of the two results, each with its score,
                 that returns a table with the returned columns, best row first.
             at: the snapshot, version or time to search, see `Table.at`.
-            consistency, max_staleness: see `scan`.
+            consistency: `strong`, or `eventual`: the rows may be up to `max_staleness` seconds old.
+            max_staleness: with `eventual`, in seconds, above 0 and below the setting `collect_interval_seconds`.
 
         Returns:
             The rows, best first. In a hybrid result the score of a search that did not find the row is null.

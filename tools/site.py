@@ -1,0 +1,85 @@
+"""Hooks of the documentation site: links to files of the repository, and the page of all commands.
+
+A page may link to a file that is not below docs/, such as an example. The site carries a copy of it below `files/`. A
+link to a directory becomes plain text, since a site has no listings.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
+
+ROOT = Path(__file__).parents[1]
+_LINK = re.compile(r"(?<!!)\[([^\]]*)\]\((\.\./[^)\s#]*|[^)\s#:]+)(#[^)\s]*)?\)")
+_COMMANDS = "<!-- all commands -->"
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Add the files of the repository that pages link to."""
+    for page in files.documentation_pages():
+        for _, target, _ in _LINK.findall(page.content_string):
+            path = _outside(page, target)
+            if path is not None and path.is_file() and files.get_file_from_path(_name(path)) is None:
+                files.append(File.generated(config, _name(path), content=path.read_bytes()))
+    return files
+
+
+def on_page_markdown(markdown: str, *, page: Page, **_: object) -> str:
+    """Point links that leave docs/ to their copies, and fill in the commands."""
+
+    def link(found: re.Match[str]) -> str:
+        path = _outside(page.file, found[2])
+        if path is None:
+            return found[0]
+        depth = len(Path(page.file.src_uri).parents) - 1
+        return f"[{found[1]}]({'../' * depth}{_name(path)})" if path.is_file() else found[1]
+
+    if _COMMANDS in markdown:
+        markdown = markdown.replace(_COMMANDS, "\n".join(_commands()))
+    return _LINK.sub(link, markdown)
+
+
+def _outside(page: File, target: str) -> Path | None:
+    """Return the path that a link names if it exists outside of docs/."""
+    path = (ROOT / "docs" / page.src_uri).parent.joinpath(target).resolve()
+    inside = path.is_relative_to(ROOT / "docs") and not (path.is_dir() and target.endswith("/"))
+    return path if path.is_relative_to(ROOT) and not inside and path.exists() else None
+
+
+def _name(path: Path) -> str:
+    """A name that a browser shows instead of downloading it, and that mkdocs takes for no page."""
+    relative = path.relative_to(ROOT).as_posix().lstrip(".")
+    return f"files/{relative}.txt" if path.suffix != ".svg" else f"files/{relative}"
+
+
+def _commands() -> Iterator[str]:
+    from typer.main import get_command  # noqa: PLC0415 - only one page needs the command line
+
+    from lancelsm.cli.app import app  # noqa: PLC0415
+
+    yield from _command("lancelsm", get_command(app))
+
+
+def _command(name: str, command: Any) -> Iterator[str]:
+    if command.hidden:
+        return
+    if " " in name:
+        yield from ("", f"{'#' * (name.count(' ') + 1)} `{name}`", "")
+        yield (command.help or "").split("\f")[0].strip()
+    options = [one for one in command.params if one.param_type_name == "option" and not one.hidden]
+    if " " in name and not hasattr(command, "commands"):
+        usage = command.collect_usage_pieces(command.context_class(command))
+        yield from ("", "```text", " ".join([name, *usage]), "```")
+    if options and " " in name:
+        yield from ("", "| option | |", "|---|---|")
+        for one in options:
+            names = ", ".join(f"`{text}`" for text in (*one.opts, *one.secondary_opts))
+            yield f"| {names} | {' '.join((one.help or '').split()).replace('|', chr(92) + '|')} |"
+    for child, found in getattr(command, "commands", {}).items():
+        yield from _command(f"{name} {child}", found)
