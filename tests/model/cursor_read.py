@@ -1,4 +1,4 @@
-"""Read with a cursor while a collector works: docs/design.md, "Change stream".
+"""Read with a cursor while a collector works: docs/concepts/pins.md, "Change stream".
 
 There is one committed entry that the cursor has not passed. A round that read the pins before the cursor was created
 may commit its floor later. So the floor may pass an entry that the cursor keeps: the entry stays and must be readable.

@@ -1,4 +1,4 @@
-"""Set a cursor to another position while collectors and its consumer work: docs/design.md, "Cursors".
+"""Set a cursor to another position while collectors and its consumer work: docs/concepts/pins.md, "Cursors".
 
 There is one entry. A cursor that is set `back` needs the entry at its new position, and at its old position until its
 consumer saves past it. A cursor that is set forward needs it at its old position only. The setter announces the new

@@ -242,7 +242,7 @@ class GenerationCompaction:
             yield Step("R", "read levels"), state._replace(reader=Reader("stopped"), wrong=wrong)
 
     def _pin(self, state: State) -> Iterator[tuple[Step, State]]:
-        """Create a snapshot: view, pin, then compare the number of the round; docs/design.md, "Pins"."""
+        """Create a snapshot: view, pin, then compare the number of the round; docs/concepts/pins.md, "The protocol"."""
         actor = state.pin
         if actor.call == "start" and state.manifest.newest:
             yield Step("P", "write pin"), state._replace(pin=Reader("written", state.manifest, state.base))

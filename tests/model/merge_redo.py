@@ -1,4 +1,4 @@
-"""Redo a merge after a conflict while its files may be collected: docs/design.md, "Merge" and "Collection", "The base".
+"""Redo a merge after a conflict while its files may be collected: docs/concepts/collection.md, "The base".
 
 A merger writes its fragments, then commits. After a conflict it redoes the lookup and may commit the same files again.
 A collector lists the files of the base and raises `lancelsm.fence` by a commit that changes no data. Then it deletes

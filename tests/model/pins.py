@@ -1,4 +1,4 @@
-"""Pin an object while collectors work: docs/design.md, "Pins" and "Rounds".
+"""Pin an object while collectors work: docs/concepts/pins.md, "The protocol".
 
 The state before a round needs the object, the state after it does not. A holder records a pin of the state that it saw,
 reads the committed floor and confirms the pin. After the pin has expired, the holder renews it before it relies on it

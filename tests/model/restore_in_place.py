@@ -1,4 +1,4 @@
-"""Restore the rows of an earlier state in place: docs/design.md, "Restore in place".
+"""Restore the rows of an earlier state in place: docs/concepts/pins.md, "Restore in place".
 
 There are two keys, which both differ from the state to restore. A restore compares the rows at a snapshot, which keeps
 the log after it, then appends an entry for each key. One call may crash or stall at any step, and a second call begins
