@@ -1,4 +1,4 @@
-"""Commit appends, flushes and a claim to one head: docs/design.md, "Head, manifest, files" and "Flush".
+"""Commit appends, flushes and a claim to one head: docs/concepts/head-and-manifest.md, "The commit loop".
 
 An appender changes the log half of the head; two flushers and a claimer change the manifest half. A flusher plans once,
 commits on the manifest of its plan, reads a newer one only after a refusal, and may be overtaken at any line. Replies

@@ -1,4 +1,4 @@
-"""Remember producers in a head, with the time of their last append: docs/design.md, "Head, manifest, files".
+"""Remember producers in a head, with the time of their last append: docs/concepts/head-and-manifest.md, "Producers".
 
 A producer sends numbered messages. A message may be delivered again for `RETENTION` ticks after it was sent, and for so
 long a writer may decide about it. A writer decides under a head: it drops a message that the head says is applied, and

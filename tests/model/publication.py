@@ -1,4 +1,4 @@
-"""Publish manifests for readers of files: docs/design.md, "Publication".
+"""Publish manifests for readers of files: docs/concepts/head-and-manifest.md, "Publication".
 
 A committer swaps a staged manifest into the head and then publishes it. Before the next manifest is committed, its
 committer makes sure that the current one is published. A collector raises the floor of published versions to the hint

@@ -1,4 +1,4 @@
-"""Create a region: docs/design.md, "Create a region".
+"""Create a region: docs/concepts/head-and-manifest.md, "Create a region".
 
 Two creators find the same new region values. A creator appends a row as soon as there is a head, and a flush commits
 the second manifest. A reader lists the catalog, then reads heads. Any process may stop at any line.

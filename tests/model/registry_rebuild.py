@@ -1,4 +1,4 @@
-"""Rebuild a lost head from storage: docs/design.md, "Registry port", rebuild.
+"""Rebuild a lost head from storage: docs/concepts/storage.md, "Rebuild".
 
 Writers append; one of them stalls in the first epoch and leaves entries behind; another claims. A flush stages, swaps
 and publishes; its generation is merged; everything below the floor is swept. At any moment the registry is lost, all

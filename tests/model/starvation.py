@@ -1,4 +1,4 @@
-"""Append without pause while a claim and a flush try to commit: docs/design.md, "Head, manifest, files".
+"""Append without pause while a claim and a flush try to commit: docs/concepts/head-and-manifest.md, "The commit loop".
 
 One tick is one call. The appender's swap lands every `gap` ticks or one tick later. A flush and a claim read the head,
 may prepare something, and swap. After a lost swap they start again with the read. A flush or claim that has lost more
