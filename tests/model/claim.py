@@ -1,4 +1,4 @@
-"""Take a region over, with fences and with the epoch in the manifest: docs/design.md, "Claim".
+"""Take a region over, with fences and with the epoch in the manifest: docs/concepts/epochs-and-fences.md, "Claim".
 
 A zombie of the first epoch has left entries above the head. A claimer and a sibling of the same owner, perhaps of
 another release, finish the claim together; the sibling appends. Another owner claims at any time. A release can't

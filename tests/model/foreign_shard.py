@@ -1,4 +1,4 @@
-"""Move the rows of a shard of another tool to the regions of their keys: docs/design.md, "Other tools".
+"""Move the rows of a foreign shard to the regions of their keys: docs/concepts/epochs-and-fences.md, "Other tools".
 
 The other tool appends rows to its shard; the row at position n belongs to region n modulo 2. Two processes adopt the
 shard. One that takes no more steps has crashed. Each reads the end of the shard behind a fence. For each region it

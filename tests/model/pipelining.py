@@ -1,4 +1,4 @@
-"""Keep several appends of one writer in flight: docs/design.md, "Pipelining".
+"""Keep several appends of one writer in flight: docs/concepts/epochs-and-fences.md, "Pipelining".
 
 A writer that holds its epoch alone has two creates in flight and advances the head past several positions at once. A
 rival takes the region over, and a collector follows the head. Besides the promises of the model of append there is one
