@@ -19,6 +19,7 @@ import lancelsm
 from lancelsm import errors
 from lancelsm.cli.app import app
 from lancelsm.common.settings import Settings
+from lancelsm.stack.delivery.request import STATUS
 
 ROOT = Path(__file__).parents[2]
 LIBRARY = ROOT / "shared" / "lancelsm"
@@ -233,23 +234,24 @@ def test_the_example_of_a_page_prints_the_output_on_it(page: str) -> None:
     assert ("", done.stdout) in blocks
 
 
-def test_the_design_shows_every_setting_and_no_other() -> None:
-    section = DESIGN.read_text().partition("\n## Settings\n")[2].partition("\n## ")[0]
-    named = {name for line in section.splitlines() if line.startswith("| `") for name in names_in_first_cell(line)}
+def test_the_page_of_settings_shows_every_setting_with_its_default_and_variable() -> None:
+    row = re.compile(r"^\| `(\w+)` \| ([\d,]+) ?([KMG]iB)? \| `(\w+)` \|", re.MULTILINE)
+    units = {"": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
+    rows = row.findall((ROOT / "docs" / "reference" / "settings.md").read_text())
+    defaults = {name: int(number.replace(",", "")) * units[unit] for name, number, unit, _ in rows}
 
-    assert named == {field.name for field in fields(Settings)}
+    assert defaults == {field.name: field.default for field in fields(Settings)}
+    assert not [name for name, _, _, variable in rows if variable != f"LANCELSM_{name.upper()}"]
 
 
-def names_in_first_cell(line: str) -> list[str]:
-    return re.findall(r"`(\w+)`", line.split("|")[1])
-
-
-def test_the_design_shows_every_kind_of_error_with_its_exit_code() -> None:
-    section = DESIGN.read_text().partition("\n## Errors\n")[2].partition("\n## ")[0]
-    raised = dict(re.findall(r"^\| `(\w+)` \|.*\| (\d) \|$", section, re.MULTILINE))
+def test_the_page_of_errors_shows_every_kind_with_its_status_and_exit_code() -> None:
+    text = (ROOT / "docs" / "reference" / "errors.md").read_text()
+    row = re.compile(r"^\| `(\w+)` \|.*\| (\d+) \| (\d) \|$", re.MULTILINE)
+    answers = {kind: (status, code) for kind, status, code in row.findall(text)}
 
     kinds = [one for one in errors.LsmError.__subclasses__() if one.__module__ == errors.__name__]
-    assert raised == {one.kind: str(one.exit_code) for one in kinds}
+    assert answers == {one.kind: (str(STATUS.get(one.kind, 500)), str(one.exit_code)) for one in kinds}
+    assert answers.keys() <= set(headings(ROOT / "docs" / "reference" / "errors.md"))
 
 
 def test_the_page_of_functions_shows_every_function() -> None:

@@ -28,7 +28,7 @@ from lancelsm.stack.function import Document, FunctionCall
 from lancelsm.wal.region_writer import RegionWriters
 
 Op = Literal["upsert", "delete"]
-_STATUS = {"Invalid": 400, "Contended": 409, "Fenced": 409, "Unavailable": 503}
+STATUS = {"Invalid": 400, "Contended": 409, "Fenced": 409, "Unavailable": 503}
 
 
 class StreamInput(Protocol):
@@ -139,7 +139,7 @@ def over_http(event: Any, call: FunctionCall, work: Callable[[Document, Function
         return _answer(200, work(_body(event), call))
     except LsmError as error:
         call.telemetry.failed(error)
-        return _answer(_STATUS.get(error.kind, 500), error.document())
+        return _answer(STATUS.get(error.kind, 500), error.document())
 
 
 def _answer(status: int, document: Mapping[str, Any]) -> Document:
