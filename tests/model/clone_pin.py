@@ -1,4 +1,4 @@
-"""Pin a clone that is made from a snapshot which may expire: docs/design.md, "Clone, backup, restore, drop".
+"""Pin a clone that is made from a snapshot which may expire: docs/concepts/changes.md, "Clone, backup, restore, drop".
 
 The snapshot keeps a version of the base. The clone's pin is recorded next to it. Then the snapshot's own record is
 swapped under the version that was read, and then the pin is confirmed. A collector commits, reads all pins, removes an

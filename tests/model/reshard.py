@@ -1,4 +1,4 @@
-"""Reshard a table while writers go on: docs/design.md, "Resharding".
+"""Reshard a table while writers go on: docs/concepts/changes.md, "Resharding".
 
 Key x is in the old region "a", which exists. Key y is in the old region "b", which a writer creates when it first
 writes y. Under the new spec both keys are in region "n". A writer knows a spec, perhaps an old one, and appends to the

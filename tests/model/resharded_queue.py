@@ -1,4 +1,4 @@
-"""Apply messages that wait on a queue for a region that was sealed by a reshard: docs/design.md, "Resharding".
+"""Apply messages on a queue whose region was sealed by a reshard: docs/concepts/changes.md, "Resharding".
 
 The messages of the old region are in one group, in order: the first has rows of keys x and y, the second one of x, the
 third one of x and y. The old region has applied the first one. Under the new spec, x and y are in regions of their own.

@@ -1,4 +1,4 @@
-"""Add a column while others write, flush, merge and read: docs/design.md, "Changes of the columns".
+"""Add a column while others write, flush, merge and read: docs/concepts/changes.md, "Changes of the columns".
 
 There is one key. Its row has the column `v`, and `c` from version 2 of the columns on, whose default is "d". The change
 is one commit of the base; then the configuration and the head follow. It may crash between any two steps, and the next
