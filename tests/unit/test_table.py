@@ -261,8 +261,9 @@ def test_the_error_for_an_invalid_condition_quotes_it_in_one_line(tmp_path: Path
 def test_invalid_arguments_of_reads_and_merges_are_refused(tmp_path: Path) -> None:
     table = create(tmp_path)
 
-    with pytest.raises(Invalid, match="the limit is -1"):
-        table.scan(limit=-1)
+    for order_by in (None, "id"):
+        with pytest.raises(Invalid, match="the limit is -1"):
+            table.scan(limit=-1, order_by=order_by)
     with pytest.raises(Invalid, match=r"Give a list: \['id'\]"):
         table.get([1], columns="id")
     with pytest.raises(Invalid, match="engine is 'steam'"):

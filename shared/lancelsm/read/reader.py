@@ -45,7 +45,7 @@ def scan(
         uri: of the table; generations are found by it.
         columns: columns to return, in this order; all by default.
         where: SQL condition over the table's columns, in Lance's dialect: text in single quotes, names in backticks.
-        limit: maximum number of rows.
+        limit: maximum number of rows, 0 or more.
         kept: keeps which rows are live, for the next scan of the same view, and pages of key filters.
         parallel: maximum number of threads that read generations and key filters.
         part: read only a part of the rows. It takes no limit.
@@ -55,14 +55,11 @@ def scan(
         Batches of these columns; rows in no order, each key once.
 
     Raises:
-        Invalid: an unknown or repeated column, a condition that is not valid SQL or fails on a row, or a negative
-            limit.
+        Invalid: an unknown or repeated column, or a condition that is not valid SQL or fails on a row.
         Corrupt, Unavailable: see `dataset.generation.read_generation`. The reader can raise them while it streams.
     """
     schema = view.base.schema
     names = _wanted(schema, columns, uri=uri)
-    if limit is not None and limit < 0:
-        raise Invalid(f"the limit is {limit}", remedy="Give 0 or more", table=uri)
     if not names:
         raise Invalid("the list of columns is empty", remedy="Name a column; to count rows, a key column", table=uri)
     out = pa.schema([schema.columns.field(name).remove_metadata() for name in names])

@@ -56,9 +56,9 @@ class TableReads(TableSearch):
             max_staleness: above 0 and below the setting `collect_interval_seconds`.
 
         Raises:
-            Invalid: unknown column, the condition is not valid SQL, a column can't be sorted, or `max_staleness` is
-                missing or out of range. At a snapshot also: it was dropped or has expired; this error may come after
-                some rows.
+            Invalid: unknown column, negative limit, the condition is not valid SQL, a column can't be sorted, or
+                `max_staleness` is missing or out of range. At a snapshot also: it was dropped or has expired; this
+                error may come after some rows.
             Corrupt: an object is missing, or a check finds it damaged; the error names it. Reads can't detect a changed
                 value in a data file that still decodes: docs/concepts/sums.md, "What scrub and readers can't tell".
             Unavailable: a store or the registry did not answer.
@@ -84,6 +84,8 @@ class TableReads(TableSearch):
             return Rows((found if columns is None else found.select(columns)).to_reader())
 
         with error_context(table=self.uri):
+            if limit is not None and limit < 0:
+                raise Invalid(f"the limit is {limit}", remedy="Give 0 or more", field="limit")
             order = None if order_by is None else parse_order(order_by, self.schema)
         wanted = columns if order is None or columns is None else list(dict.fromkeys([*columns, *order.columns]))
         staleness = self._staleness(consistency, max_staleness)
