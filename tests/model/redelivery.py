@@ -1,4 +1,4 @@
-"""Deliver a group of a FIFO queue again in other batches, and redrive its dead letters: docs/design.md, "AWS".
+"""Deliver a group of a FIFO queue again in other batches, redrive its dead letters: docs/concepts/aws.md, "Delivery".
 
 A container receives the visible messages of one group, from the first one on, unless messages of the group are in
 flight. A container whose time ran out continues while another one has the same messages. Each container decides under a

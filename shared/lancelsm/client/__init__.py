@@ -5,7 +5,7 @@
         client.delete("orders", [{"id": 2}])
     client.write("orders", [{"id": 3, "state": "new"}])  # directly: durable and readable when the call returns
 
-Spec: docs/design.md, "AWS". Arrow data needs pyarrow; dicts do not.
+Spec: docs/concepts/aws.md, "Delivery". Arrow data needs pyarrow; dicts do not.
 """
 
 from __future__ import annotations
