@@ -1,4 +1,4 @@
-"""Rows that expire while they are flushed, merged and removed: docs/design.md, "Rows that expire".
+"""Rows that expire while they are flushed, merged and removed: docs/concepts/merge.md, "Rows that expire".
 
 One key has an old row in the base that never expires, then newer rows, of which the first one expires. A flush moves
 rows from the log to the pending ones. A merge plans, writes, and commits; after a conflict it commits the same rows on

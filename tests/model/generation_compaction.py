@@ -1,6 +1,6 @@
 """Compact generations while flushes, merges, collections, reads and a snapshot happen.
 
-See docs/design.md, "Compaction of generations".
+See docs/concepts/flush.md, "Compaction of generations".
 
 Flush 1 writes key a, flush 2 deletes it, flush 3 writes key b. A compactor replaces neighbouring generations by one. It
 begins, writes a directory, and commits it, by a swap that any other commit may precede. The collector deletes

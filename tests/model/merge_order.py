@@ -1,4 +1,4 @@
-"""Merge two regions with two mergers: docs/design.md, "Merge", order of reads and counters.
+"""Merge two regions with two mergers: docs/concepts/merge.md, "The steps of a merge".
 
 A merger reads the heads one by one, then the base. It folds all pending generations of both regions and commits once,
 with the counters of both. After a conflict it plans again, or commits again on the newer base. Generations are
