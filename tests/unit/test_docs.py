@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import fields
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from typer.main import get_command
 import lancelsm
 from lancelsm import errors
 from lancelsm.cli.app import app
+from lancelsm.common.formats import TABLE_FORMAT
 from lancelsm.common.settings import Settings
 from lancelsm.stack.delivery.request import STATUS
 
@@ -30,9 +32,14 @@ DIRECTORIES = "benchmarks|docs|events|examples|functions|infra|layers|local|prot
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 OF_FILES = {"json", "py", "sqlite", "md", "txt", "zip"}
 METADATA = {
+    "lancelsm.deletes",
     "lancelsm.fence",
+    "lancelsm.files",
+    "lancelsm.format",
     "lancelsm.indexes",
     "lancelsm.merged",
+    "lancelsm.owner",
+    "lancelsm.regions",
     "lancelsm.schema",
     "lancelsm.ttl",
     "spark.sql.python.filterPushdown.enabled",
@@ -242,6 +249,18 @@ def test_the_page_of_settings_shows_every_setting_with_its_default_and_variable(
 
     assert defaults == {field.name: field.default for field in fields(Settings)}
     assert not [name for name, _, _, variable in rows if variable != f"LANCELSM_{name.upper()}"]
+
+
+def test_the_page_of_formats_shows_the_newest_number_of_each() -> None:
+    text = (ROOT / "docs" / "reference" / "formats.md").read_text().partition("\n## Format numbers\n")[2]
+    rows = re.findall(r"^\| .*? \| (\d.*?) \| .*? \| `([\w.]+)` \|$", text, re.MULTILINE)
+    files = {".".join(file.relative_to(LIBRARY.parent).with_suffix("").parts) for file in LIBRARY.rglob("*.py")}
+
+    assert len(rows) >= 13
+    for numbers, checker in rows:
+        module = import_module(checker if checker in files else checker.rpartition(".")[0])
+        newest = getattr(module, "FORMAT", None) or getattr(module, "_FORMAT", TABLE_FORMAT)
+        assert int(max(re.findall(r"\d", numbers))) == newest, checker
 
 
 def test_the_page_of_errors_shows_every_kind_with_its_status_and_exit_code() -> None:
