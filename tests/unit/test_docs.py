@@ -242,13 +242,13 @@ def test_the_example_of_a_page_prints_the_output_on_it(page: str) -> None:
 
 
 def test_the_page_of_settings_shows_every_setting_with_its_default_and_variable() -> None:
-    row = re.compile(r"^\| `(\w+)` \| ([\d,]+) ?([KMG]iB)? \| `(\w+)` \|", re.MULTILINE)
-    units = {"": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
+    row = re.compile(r"^\| `(\w+)`<br>`(\w+)` \| ([\d,]+) (\S+) \|", re.MULTILINE)
+    sizes = {"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
     rows = row.findall((ROOT / "docs" / "reference" / "settings.md").read_text())
-    defaults = {name: int(number.replace(",", "")) * units[unit] for name, number, unit, _ in rows}
+    defaults = {name: int(number.replace(",", "")) * sizes.get(unit, 1) for name, _, number, unit in rows}
 
     assert defaults == {field.name: field.default for field in fields(Settings)}
-    assert not [name for name, _, _, variable in rows if variable != f"LANCELSM_{name.upper()}"]
+    assert not [name for name, variable, _, _ in rows if variable != f"LANCELSM_{name.upper()}"]
 
 
 def test_the_page_of_formats_shows_the_newest_number_of_each() -> None:
