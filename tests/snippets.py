@@ -80,7 +80,7 @@ def run(page: Path, directory: Path) -> None:
         if not block.code or block.reason:
             continue
         source = f"{block.before}\n{block.text}" if block.before else block.text
-        printed += _python(source, at, names) if block.language in PYTHON else _shell(source, at, directory)
+        printed += _python(source, at, names) if block.language in PYTHON else shell(source, at, directory)
 
 
 def _python(source: str, at: str, names: dict[str, Any]) -> str:
@@ -92,7 +92,7 @@ def _python(source: str, at: str, names: dict[str, Any]) -> str:
     return out.getvalue()
 
 
-def _shell(source: str, at: str, directory: Path) -> str:
+def shell(source: str, at: str, directory: Path) -> str:
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     done = subprocess.run(
         ["bash", "-euo", "pipefail", "-c", source],

@@ -1,0 +1,62 @@
+"""The commands of the AWS command line that pages show run on the deployed stacks."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from tests.integration.deployment import ROOT, Deployment, until
+from tests.snippets import SHELL, blocks, shell
+
+HERE = "tests/integration/test_commands_of_pages.py"
+PAGES = [page for page in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))] if HERE in page.read_text()]
+
+
+def test_a_page_has_commands() -> None:
+    assert PAGES
+
+
+@pytest.fixture
+def tables(deployment: Deployment) -> dict[str, str]:
+    """Create the tables that the pages name. Return their names in the registry."""
+    orders = deployment.table("orders-of-pages", [{"id": n, "total": 1.0, "state": "paid"} for n in range(4)])
+    vectors = pa.FixedSizeListArray.from_arrays(np.zeros(600, np.float32), 2)
+    rows = pa.table({"id": range(300), "title": ["a merge tree"] * 300, "vector": vectors})
+    docs = deployment.table("docs-of-pages", rows, indexes={"title": "INVERTED"})
+    return {"orders": Path(orders.uri).name, "docs": Path(docs.uri).name}
+
+
+@pytest.mark.rest
+def test_they_run(deployment: Deployment, tables: dict[str, str], tmp_path: Path) -> None:
+    program = tmp_path / "bin" / "aws"
+    program.parent.mkdir()
+    program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m tests.integration.aws_cli "$@"\n')
+    program.chmod(0o755)
+    run = 0
+    for page in PAGES:
+        for block in blocks(page.read_text()):
+            if block.language not in SHELL or HERE not in block.reason:
+                continue
+            source = block.text
+            for stage in ("dev", "prod", "STAGE"):
+                source = source.replace(f"lancelsm-{stage}-", f"lancelsm-{deployment.stage}-")
+            for name, unique in tables.items():
+                source = source.replace(f'"{name}"', f'"{unique}"')
+            lines = f'export PATH="{program.parent}:$PATH" PYTHONPATH="$PYTHONPATH:{ROOT}"\n{source}'
+            assert shell(lines, f"{page.name}:{block.line}", tmp_path).strip()
+            run += 1
+    assert run
+
+    # Executions that a page starts end before another test needs the machines
+    machines = deployment.client("stepfunctions")
+    for name in ("MergeMachine", "CollectMachine"):
+        until(
+            lambda name=name: machines.list_executions(  # type: ignore[misc]
+                stateMachineArn=deployment.output(name), statusFilter="RUNNING"
+            )["executions"],
+            lambda running: not running,
+        )
