@@ -80,10 +80,10 @@ def run(page: Path, directory: Path) -> None:
         if not block.code or block.reason:
             continue
         source = f"{block.before}\n{block.text}" if block.before else block.text
-        printed += _python(source, at, names) if block.language in PYTHON else shell(source, at, directory)
+        printed += python(source, at, names) if block.language in PYTHON else shell(source, at, directory)
 
 
-def _python(source: str, at: str, names: dict[str, Any]) -> str:
+def python(source: str, at: str, names: dict[str, Any]) -> str:
     code = compile(source, at, "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
     with contextlib.redirect_stdout(io.StringIO()) as out:
         result = eval(code, names)

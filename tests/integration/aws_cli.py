@@ -1,7 +1,7 @@
-"""The calls of the AWS command line that pages show, as `python -m tests.integration.aws_cli SERVICE OPERATION --NAME VALUE`.
+"""The calls of the AWS command line that pages show: `python -m tests.integration.aws_cli SERVICE OPERATION --NAME V`.
 
-The real program can't be a dependency: it binds one release of botocore. Parameters that the operation does not have are
-errors here too.
+The real program can't be a dependency: it binds one release of botocore. A parameter that the operation does not have
+is an error here too.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ def main(arguments: Sequence[str]) -> None:
     for file in files:
         Path(file).write_bytes(answer.pop("Payload").read())
     found = answer if query is None else jmespath.search(query, answer)
-    print(json.dumps(found, default=str) if form == "json" else "\t".join(found) if isinstance(found, list) else found)
+    values = list(found.values()) if isinstance(found, dict) else found if isinstance(found, list) else [found]
+    print(json.dumps(found, default=str) if form == "json" else "\t".join(map(str, values)))
 
 
 def value(shape: Any, text: str) -> Any:

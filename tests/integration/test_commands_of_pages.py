@@ -1,4 +1,4 @@
-"""The commands of the AWS command line that pages show run on the deployed stacks."""
+"""Commands of the AWS command line and calls of the client that pages show run on the deployed stacks."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from tests.integration.deployment import ROOT, Deployment, until
-from tests.snippets import SHELL, blocks, shell
+from tests.snippets import SHELL, blocks, python, shell
 
 HERE = "tests/integration/test_commands_of_pages.py"
 PAGES = [page for page in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))] if HERE in page.read_text()]
@@ -39,15 +39,20 @@ def test_they_run(deployment: Deployment, tables: dict[str, str], tmp_path: Path
     run = 0
     for page in PAGES:
         for block in blocks(page.read_text()):
-            if block.language not in SHELL or HERE not in block.reason:
+            if not block.code or HERE not in block.reason:
                 continue
             source = block.text
             for stage in ("dev", "prod", "STAGE"):
                 source = source.replace(f"lancelsm-{stage}-", f"lancelsm-{deployment.stage}-")
+                source = source.replace(f'stage="{stage}"', f'stage="{deployment.stage}"')
             for name, unique in tables.items():
                 source = source.replace(f'"{name}"', f'"{unique}"')
-            lines = f'export PATH="{program.parent}:$PATH" PYTHONPATH="$PYTHONPATH:{ROOT}"\n{source}'
-            assert shell(lines, f"{page.name}:{block.line}", tmp_path).strip()
+            at = f"{page.name}:{block.line}"
+            if block.language in SHELL:
+                paths = f'export PATH="{program.parent}:$PATH" PYTHONPATH="$PYTHONPATH:{ROOT}"\n'
+                assert shell(paths + source, at, tmp_path).strip()
+            else:
+                python(source, at, {})
             run += 1
     assert run
 

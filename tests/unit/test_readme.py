@@ -35,13 +35,8 @@ def run(*command: str, directory: Path) -> str:
     return done.stdout
 
 
-@pytest.mark.rest
-def test_the_python_example_equals_the_file_and_prints_the_shown_output(tmp_path: Path) -> None:
-    example = ROOT / "examples" / "quickstart.py"
-    (shown,) = blocks("python")
-
-    assert shown == example.read_text()
-    assert run(sys.executable, str(example), directory=tmp_path) in blocks("")
+def test_the_python_example_equals_the_file() -> None:
+    assert blocks("python") == [(ROOT / "examples" / "quickstart.py").read_text()]
 
 
 @pytest.mark.rest
@@ -99,23 +94,12 @@ def test_every_shown_way_to_create_an_index_works(tmp_path: Path, monkeypatch: p
     assert main(f"init other --schema docs.parquet --primary-key id --load --index {option}".split()) == 0
 
 
-@pytest.fixture(scope="module")
-def shell(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
-    """The directory in which the shell example ran, and what it printed."""
-    directory = tmp_path_factory.mktemp("shell")
-    (shown,) = blocks("bash")
-    return directory, run("bash", "-euo", "pipefail", "-c", shown, directory=directory)
-
-
-@pytest.mark.rest
-def test_the_shell_example_prints_the_row_last(shell: tuple[Path, str]) -> None:
-    _, printed = shell
-
-    assert printed.splitlines()[-1] == '{"id": 2, "state": "paid", "total": 7.0}'
-
-
-def test_the_directory_tree_matches_a_real_table(shell: tuple[Path, str]) -> None:
-    table = shell[0] / "orders"
+def test_the_directory_tree_matches_a_real_table(tmp_path: Path) -> None:
+    made = lancelsm.create(tmp_path / "orders", [{"id": 1}, {"id": 2}], primary_key="id")
+    made.delete([1])
+    made.flush()
+    made.merge()
+    table = tmp_path / "orders"
     (tree,) = (text for text in blocks("") if text.startswith("orders/\n"))
     position = "[01]" * 64
 
