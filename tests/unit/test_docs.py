@@ -253,7 +253,7 @@ def test_the_page_of_settings_shows_every_setting_with_its_default_and_variable(
 
 def test_the_page_of_formats_shows_the_newest_number_of_each() -> None:
     text = (ROOT / "docs" / "reference" / "formats.md").read_text().partition("\n## Format numbers\n")[2]
-    rows = re.findall(r"^\| .*? \| (\d.*?) \| .*? \| `([\w.]+)` \|$", text, re.MULTILINE)
+    rows = re.findall(r"^\| .*? \| (\d.*?) \| .*<br>`([\w.]+)` \|$", text, re.MULTILINE)
     files = {".".join(file.relative_to(LIBRARY.parent).with_suffix("").parts) for file in LIBRARY.rglob("*.py")}
 
     assert len(rows) >= 13
