@@ -74,7 +74,7 @@ def _measure(depth: int, rate: int, seconds: float) -> tuple[list[float], float]
         uri = Path(directory) / "table"
         store, registry = Slow(MemoryStore(), PUT_SECONDS), Slow(MemoryRegistry(), REGISTRY_SECONDS)
         ports = Ports(store=lambda *_: store, registry=lambda *_, **__: registry)
-        table = lancelsm.create(uri, SCHEMA, primary_key="id", ports=ports)
+        table = lancelsm.create.on(ports)(uri, SCHEMA, primary_key="id")
         body = pa.array([os.urandom(496).hex() for _ in range(ROWS_A_SUBMIT)])
         submits = int(seconds * rate / ROWS_A_SUBMIT)
         latencies: list[float] = []

@@ -49,7 +49,7 @@ def _slow() -> Ports:
 def _share(ports: Ports, rows: int, *, appends: int) -> tuple[float, float]:
     """Return the share of sums in the wall time of an append, in percent, and that wall time in ms."""
     with tempfile.TemporaryDirectory() as directory, _Timed() as timed:
-        table = lancelsm.create(Path(directory) / "table", SCHEMA, primary_key="id", ports=ports)
+        table = lancelsm.create.on(ports)(Path(directory) / "table", SCHEMA, primary_key="id")
         body = pa.array([os.urandom(496).hex() for _ in range(rows)])
         table.upsert({"id": [-1], "body": ["this append creates the region"]})
         timed.seconds, begin = 0.0, time.perf_counter()

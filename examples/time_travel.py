@@ -19,11 +19,11 @@ with table.at(before.time.isoformat()) as old:  # or table.at(before.version)
 done = table.restore(before.version)  # in place; rows that others write meanwhile stay
 print(done.written, done.deleted, table.count())
 
-copied = lancelsm.copy_table(table.uri, f"{folder}/by-email", primary_key="email", regions="bucket(email, 4)")
+copied = lancelsm.copy(table.uri, f"{folder}/by-email", primary_key="email", regions="bucket(email, 4)")
 print(lancelsm.open(copied.uri).get(["bob@example"]).to_pylist())
 print(lancelsm.create(copied.uri, table.schema, primary_key="email", regions="bucket(email, 4)", exist_ok=True).count())
 try:
     table.upsert([{"id": 4, "email": "bob@example", "total": 1.0}])
-    lancelsm.copy_table(table.uri, f"{folder}/again", primary_key="email")
+    lancelsm.copy(table.uri, f"{folder}/again", primary_key="email")
 except lancelsm.Invalid as error:
     print(error.message)

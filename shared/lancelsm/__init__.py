@@ -7,7 +7,7 @@
     table.scan(where="state = 'paid'").to_arrow()
 
 `create` and `open` return a `Table`, whose methods write, read and maintain it; `open_async` is for asyncio. `connect`
-returns the tables below a directory by name. `back_up`, `restore`, `copy_table` and `drop_table` copy and delete whole
+returns the tables below a directory by name. `backup`, `restore`, `clone`, `copy` and `drop` copy and delete whole
 tables, and `doctor` checks one. `arrow_dataset`, `datafusion_table`, `duckdb_relation` and `polars_frame` give a table
 to other engines. `LsmError` is the base class of all errors; each of its six kinds says what to do next. The other
 names are types that methods return. `lancelsm.spark` works on data frames of Spark, and `lancelsm.client` is the client
@@ -21,10 +21,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from lancelsm.admin.clone import Copied
-    from lancelsm.admin.copy_table import copy_table
-    from lancelsm.admin.drop import drop_table
     from lancelsm.admin.reshard import Resharded
-    from lancelsm.backup import back_up, restore
     from lancelsm.common.arrow_like import ArrowLike
     from lancelsm.common.committed import Committed, CommittedEntry
     from lancelsm.common.settings import Settings
@@ -63,16 +60,14 @@ if TYPE_CHECKING:
     from lancelsm.stack.doctor.table_checks import doctor
     from lancelsm.table import Table, create, open  # noqa: A004
     from lancelsm.table.async_table import AsyncRows, AsyncTable, open_async
+    from lancelsm.table.whole_tables import backup, clone, copy, drop, restore
     from lancelsm.wal.writer import Writer
 
     __version__: str
 
 _HOMES = {
     "admin.clone": ("Copied",),
-    "admin.copy_table": ("copy_table",),
-    "admin.drop": ("drop_table",),
     "admin.reshard": ("Resharded",),
-    "backup": ("back_up", "restore"),
     "common.committed": ("Committed", "CommittedEntry"),
     "common.settings": ("Settings",),
     "compaction.background": ("Ran",),
@@ -111,6 +106,7 @@ _HOMES = {
     "common.arrow_like": ("ArrowLike",),
     "table": ("Table", "create", "open"),
     "table.async_table": ("AsyncRows", "AsyncTable", "open_async"),
+    "table.whole_tables": ("backup", "clone", "copy", "drop", "restore"),
     "wal.writer": ("Writer",),
 }
 _HOME = {name: module for module, names in _HOMES.items() for name in names}
@@ -173,13 +169,14 @@ __all__ = [
     "Unavailable",
     "Writer",
     "arrow_dataset",
-    "back_up",
+    "backup",
+    "clone",
     "connect",
-    "copy_table",
+    "copy",
     "create",
     "datafusion_table",
     "doctor",
-    "drop_table",
+    "drop",
     "duckdb_relation",
     "open",
     "open_async",

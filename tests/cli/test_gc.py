@@ -43,7 +43,7 @@ def test_gc_gives_the_reason_for_each_older_object_that_is_kept(tmp_path: Path, 
         table.flush()
         table.merge(engine="inprocess")
     (Path(table.uri) / "data" / "0000.lance").write_bytes(b"an orphan of the base")
-    (region,) = table.regions()
+    (region,) = table.list_regions()
     directory = f"_mem_wal/{region.id}"
     pinned = pin.regions[region.id]
     names = {int(path.name.rpartition("_")[2]): path.name for path in generation_paths(tmp_path)}

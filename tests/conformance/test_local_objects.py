@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 import lancelsm
-from lancelsm.admin.drop import drop_table
 from lancelsm.errors import Invalid, Unavailable
 from lancelsm.objects import PreconditionFailed, WriteUnknown, Written, filesystem
 from lancelsm.objects.filesystem import TEMPORARY, LocalStore
@@ -267,7 +266,7 @@ def test_a_dropped_table_leaves_no_file_of_a_crashed_writer(tmp_path):
     lancelsm.create(tmp_path / "table", [{"id": 1}], primary_key="id")
     (tmp_path / "table" / TEMPORARY / "1-1").touch()
 
-    drop_table(tmp_path / "table")
+    lancelsm.drop(tmp_path / "table")
 
     assert not (tmp_path / "table" / TEMPORARY).exists()
 

@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 import lancelsm
-from lancelsm.backup import restore
 from lancelsm.common.layout import TableId, table_key
 from lancelsm.errors import Corrupt, Invalid
 from lancelsm.table import Table
@@ -90,7 +89,7 @@ def test_a_backup_has_the_rows_of_a_changed_table_and_writes_nothing_to_it(
     assert unchanged == {"table": first.uri, "backup": answers[0]["backup"], "unchanged": True}
     # the list of tables; the record of each table and of its last backup; one new record
     assert scheduled.registry.units == {"record_reads": 1 + 2 * 2, "record_writes": 1}
-    restore(changed["backup"], tmp_path / "again")
+    lancelsm.restore(changed["backup"], tmp_path / "again")
     again = lancelsm.open(tmp_path / "again").scan().to_arrow().sort_by("id")
     assert again.equals(second.scan().to_arrow().sort_by("id"))
 

@@ -54,7 +54,7 @@ def table(deployment: Deployment) -> Table:
 
 
 def test_region_claim_fences_the_owners_of_all_regions(table: Table, capsys: pytest.CaptureFixture[str]) -> None:
-    for region in table.regions():
+    for region in table.list_regions():
         claim(region, owner="crashed")
 
     claimed = call("region_claim", event("region_claim"))
@@ -65,7 +65,7 @@ def test_region_claim_fences_the_owners_of_all_regions(table: Table, capsys: pyt
 
 
 def test_region_claim_can_claim_one_region_for_another_owner(table: Table) -> None:
-    first, second = table.regions()
+    first, second = table.list_regions()
 
     claimed = call("region_claim", {"table": table.uri, "region": first.id[:8], "owner": "loader"})
 
@@ -140,7 +140,7 @@ def test_compaction_flushes_all_acknowledged_rows(table: Table, capsys: pytest.C
 
 def test_compaction_can_flush_one_region(table: Table) -> None:
     table.upsert(ORDERS)
-    region = table.regions()[0].id
+    region = table.list_regions()[0].id
 
     flushed = call("compaction", {"table": "orders", "region": region})["generations"]
 
@@ -151,7 +151,7 @@ def test_compaction_compacts_the_generations_of_regions(table: Table, monkeypatc
     for _ in range(2):
         table.upsert(ORDERS)
         table.flush()
-    region = table.regions()[0].id
+    region = table.list_regions()[0].id
     request = {"table": "orders", "compact": [region]}
     assert call("compaction", request) == {"generations": [], "left": False}
 
@@ -166,7 +166,7 @@ def test_compaction_compacts_the_generations_of_regions(table: Table, monkeypatc
 
 def test_compaction_leaves_out_a_region_that_another_invocation_flushes(table: Table) -> None:
     table.upsert(ORDERS)
-    busy, free = (region.id for region in table.regions())
+    busy, free = (region.id for region in table.list_regions())
     request = {"table": "orders", "regions": [busy, free]}
 
     with lease(open_table(table.uri).context, flush_lease(busy)):
@@ -588,7 +588,7 @@ def test_documents_are_plain_json(table: Table) -> None:
 
 
 def test_an_error_is_raised_as_its_kind_with_its_document_as_text(table: Table) -> None:
-    sealed = table.regions()[0]
+    sealed = table.list_regions()[0]
     table.seal(sealed)
 
     with pytest.raises(LsmError) as raised:

@@ -19,7 +19,7 @@ def test_a_step_that_skips_a_damaged_region_returns_and_logs_the_failure(
     table.upsert(ORDERS)
     table.flush()
     table.merge(engine="inprocess")
-    damaged, intact = table.regions()
+    damaged, intact = table.list_regions()
     missing = wal_entry(damaged.id, Position(1))
     (Path(table.uri) / missing).unlink()
     handler = load_function("gc_round").handler
@@ -56,7 +56,7 @@ def test_mark_fails_if_it_has_no_round_left(deployment: Deployment) -> None:
     table = deployment.table(regions="unsharded")
     table.upsert(ORDERS)
     table.flush()
-    (region,) = table.regions()
+    (region,) = table.list_regions()
     missing = wal_entry(region.id, Position(1))
     (Path(table.uri) / missing).unlink()
 

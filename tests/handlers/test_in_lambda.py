@@ -62,7 +62,7 @@ def metrics(log: str) -> list[dict[str, Any]]:
 def test_a_claim_a_flush_and_a_merge_work_in_the_cloud(cloud: Deployment, tmp_path: Path) -> None:
     table = cloud.table("pipeline")
     table.upsert([{"id": 0, "state": "sent"}])
-    for region in table.regions():
+    for region in table.list_regions():
         claim(region, owner="crashed")
     request = {"table": "pipeline"}
 
@@ -249,4 +249,4 @@ def test_dispatch_starts_the_merge_that_is_due(cloud: Deployment, tmp_path: Path
     assert ("running_merge_seconds" in before, after["running_merge_seconds"][0] < 600) == (False, True)
     waits = [line for line in map(json.loads, log.splitlines()) if line.get("message") == "waits"]
     (region, *others) = {line["region"] for line in waits}
-    assert (region in {one.id for one in table.regions()}, others) == (True, [])
+    assert (region in {one.id for one in table.list_regions()}, others) == (True, [])

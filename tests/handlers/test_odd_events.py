@@ -217,7 +217,7 @@ def check(name: str, module: Any, event: Any) -> None:
 
 
 def sample(name: str, examples: int, table: Table) -> None:
-    module, regions = load(name), table.regions()
+    module, regions = load(name), table.list_regions()
 
     @settings(max_examples=examples)
     @given(st.data())

@@ -33,7 +33,7 @@ def test_problems_are_returned_and_not_raised(deployment: Deployment) -> None:
 
     assert answer["ok"] is False
     assert [problem["path"] for problem in answer["problems"]] == [entry.relative_to(table.uri).as_posix()]
-    intact = next(region.id for region in table.regions() if region.id != entry.parts[-3])
+    intact = next(region.id for region in table.list_regions() if region.id != entry.parts[-3])
     assert handler({"table": table.uri, "region": intact, "limit": 100}, Context())["ok"] is True
 
 

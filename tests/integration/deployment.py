@@ -228,7 +228,7 @@ def batch(records: Records) -> dict[str, Any]:
 def history(table: Table, *, skip: Region | None = None) -> dict[Any, list[Any]]:
     """Return all values of `v` that each key has in the committed log, in order; None for a tombstone."""
     values: dict[Any, list[Any]] = {}
-    for region in table.regions():
+    for region in table.list_regions():
         if skip is not None and region.id == skip.id:
             continue
         for number in range(1, region.head().next_position):

@@ -34,7 +34,7 @@ def collect(deployment: Deployment, table: Table, **options: Any) -> str:
 
 
 def objects(table: Table, prefix: str = "") -> set[str]:
-    (region, *_) = table.regions()
+    (region, *_) = table.list_regions()
     return {found.key for found in region.context.objects.list(prefix)}
 
 
@@ -65,7 +65,7 @@ def test_merges_start_collections_and_reads_stay_the_same(deployment: Deployment
     # Given a table with a file of a crashed merge and a snapshot that expires at once
     columns = [{"id": key, "v": 0} for key in range(8)]
     table = deployment.table("collected", columns, regions="bucket(id, 2)", settings=AT_ONCE)
-    table.regions()[0].context.objects.create(ORPHAN, b"rows")
+    table.list_regions()[0].context.objects.create(ORPHAN, b"rows")
     table.snapshot("old", 1)
     expected = {**dict.fromkeys(range(6), 22), 6: 0, 7: 0}
 
@@ -144,7 +144,7 @@ def test_a_collection_with_a_damaged_region_collects_the_others_and_fails_as_cor
     settings = {"collect_interval_seconds": 3600}
     table = deployment.table("damaged", columns, regions="bucket(id, 2)", settings=settings)
     write_and_merge(deployment, table)
-    damaged, intact = table.regions()
+    damaged, intact = table.list_regions()
     lost = wal_entry(damaged.id, Position(2))
     damaged.context.objects.delete([lost])
     there = objects(table, f"_mem_wal/{damaged.id}/")

@@ -24,7 +24,7 @@ def send(deployment: Deployment, table: Table, *versions: int, keys: range = ran
 
 def region_of(table: Table, key: int) -> Region:
     (routed,) = route(upserts([{"id": key, "v": 0}], schema=table.config.schema), table.config.regions)
-    (found,) = [region for region in table.regions() if region.values == routed.values]
+    (found,) = [region for region in table.list_regions() if region.values == routed.values]
     return found
 
 

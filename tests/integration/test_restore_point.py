@@ -11,7 +11,6 @@ import pytest
 
 import lancelsm
 from lancelsm.admin import restore_point as module
-from lancelsm.admin.drop import drop_table
 from lancelsm.admin.restore_point import restore_point
 from lancelsm.common import aws
 from lancelsm.errors import Corrupt, Invalid, Unavailable
@@ -91,7 +90,7 @@ def test_what_was_acknowledged_before_the_time_is_there(endpoint: str, registry:
 @pytest.mark.parametrize("registry", ["object", "dynamodb:registry"])
 def test_a_dropped_table_is_restored_into_its_registry(endpoint: str, registry: str) -> None:
     uri, at = write_past(f"dropped-{registry[:6]}", endpoint, registry=registry)
-    drop_table(uri, storage_options=options(endpoint))
+    lancelsm.drop(uri, storage_options=options(endpoint))
 
     restored = restore_point(uri, f"{uri}-restored", at=at, storage_options=options(endpoint), margin_seconds=0)
 

@@ -8,8 +8,6 @@ import pytest
 
 import lancelsm
 from lancelsm.admin.clone import clone_snapshot
-from lancelsm.admin.drop import drop_table
-from lancelsm.backup import back_up, restore
 from lancelsm.common.layout import table_key
 from lancelsm.errors import Invalid
 from lancelsm.region.handle import open_table
@@ -60,8 +58,8 @@ def test_a_snapshot_is_read_cloned_and_backed_up_and_changes_are_streamed(
     at = lancelsm.open(uri, at="monday", storage_options=storage_options)
     handle = open_table(uri, storage_options=storage_options)
     clone_snapshot(handle, "monday", f"s3://{bucket}/clone", registry=registry)
-    back_up(at, f"s3://{bucket}/backup", storage_options=storage_options)
-    restore(f"s3://{bucket}/backup", f"s3://{bucket}/restored", storage_options=storage_options)
+    lancelsm.backup(at, f"s3://{bucket}/backup", storage_options=storage_options)
+    lancelsm.restore(f"s3://{bucket}/backup", f"s3://{bucket}/restored", storage_options=storage_options)
     clone = lancelsm.open(f"s3://{bucket}/clone", storage_options=storage_options)
     assert clone.scrub().problems == ()
     restored = lancelsm.open(f"s3://{bucket}/restored", storage_options=storage_options)
@@ -77,9 +75,9 @@ def test_a_snapshot_is_read_cloned_and_backed_up_and_changes_are_streamed(
 
     # And a dropped table leaves nothing
     with pytest.raises(Invalid, match="a clone shares the table's files"):
-        drop_table(uri, storage_options=storage_options)
+        lancelsm.drop(uri, storage_options=storage_options)
     for location in (f"s3://{bucket}/clone", uri):
-        drop_table(location, storage_options=storage_options)
+        lancelsm.drop(location, storage_options=storage_options)
         with pytest.raises(Invalid, match="there is no table at this location"):
             lancelsm.open(location, storage_options=storage_options)
     assert list(handle.context.objects.list("")) == []

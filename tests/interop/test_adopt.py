@@ -60,7 +60,7 @@ def test_a_table_whose_routing_lance_records_accepts_writes_at_once(tmp_path: Pa
     table.upsert([{"id": 2, "v": 2}])
 
     assert rows_of(table) == [{"id": 1, "v": 1}, {"id": 2, "v": 2}]
-    assert [region.id for region in table.regions()] == [oracle.SHARD]
+    assert [region.id for region in table.list_regions()] == [oracle.SHARD]
 
 
 def test_a_condition_on_the_key_reads_a_region_whose_id_lance_chose(tmp_path: Path) -> None:
@@ -102,7 +102,7 @@ def test_lance_is_fenced_before_its_entries_count(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("remedy", ["adopt", "rebuild"])
 def test_a_region_that_lance_wrote_to_is_adopted_again_with_all_rows(ours: Table, remedy: str) -> None:
-    write_with_lance(ours.uri, {"id": 4, "v": 4}, region=ours.regions()[0].id)
+    write_with_lance(ours.uri, {"id": 4, "v": 4}, region=ours.list_regions()[0].id)
     with pytest.raises(Corrupt, match="does not use the registry"):
         ours.upsert([{"id": 5, "v": 5}])
     with pytest.warns(LsmWarning), pytest.raises(Corrupt, match=f"region adopt {ours.uri}"):
@@ -130,7 +130,7 @@ def test_a_compacted_region_that_lance_wrote_to_is_adopted_again(tmp_path: Path,
     table.compact()
     table.upsert([{"id": 5, "v": 5}])
     table.flush()
-    write_with_lance(table.uri, {"id": 6, "v": 6}, region=table.regions()[0].id)
+    write_with_lance(table.uri, {"id": 6, "v": 6}, region=table.list_regions()[0].id)
 
     if remedy == "adopt":
         adopt(table.uri)
@@ -148,7 +148,7 @@ def test_adopting_again_leaves_untouched_regions_alone(tmp_path: Path) -> None:
     table = lancelsm.create(tmp_path, COLUMNS, primary_key="id", regions="bucket(id, 2)")
     (entry,) = table.upsert([{"id": 1, "v": 0}]).entries
     touched = entry.region
-    (untouched,) = {region.id for region in table.regions()} - {touched}
+    (untouched,) = {region.id for region in table.list_regions()} - {touched}
     write_with_lance(tmp_path, {"id": 1, "v": 1}, region=touched)
 
     adopt(tmp_path)

@@ -246,7 +246,7 @@ def test_rows_that_another_tool_merged_are_not_appended_again(tmp_path: Path) ->
 def test_rows_of_lances_writer_that_belong_to_another_region_are_refused(tmp_path: Path) -> None:
     table = create(tmp_path, regions="bucket(id, 2)")
     table.upsert([{"id": key, "v": 1} for key in range(10)])
-    region = table.regions()[0]
+    region = table.list_regions()[0]
     shard_writes(table, region.id, [{"id": key, "v": 2} for key in range(4)])
 
     with pytest.raises(Invalid, match="rows of other regions into this region: id="):
@@ -318,7 +318,7 @@ def test_a_rebuild_makes_no_region_of_a_shard(tmp_path: Path) -> None:
     shard_writes(table, SHARD, [{"id": 1, "v": 1}])
     table = Table(adopt(table.uri))
     shard_writes(table, OTHER, [{"id": 2, "v": 2}])
-    before = {region.id for region in table.regions()}
+    before = {region.id for region in table.list_regions()}
     for path in Path(table.uri, "_lancelsm").glob("registry.sqlite*"):
         path.unlink()
 

@@ -49,7 +49,7 @@ ROWS = [{"id": key, "v": key} for key in range(1, 8)]
 def test_all_operations_work_on_a_collected_table(collected: Table) -> None:
     assert rows_of(collected) == ROWS
     assert collected.get([2, 6, 7]).num_rows == 3
-    (region,) = collected.regions()
+    (region,) = collected.list_regions()
     assert find_manifest(region).published
     assert [entry.position for entry in find_entries(region)] == [6]
     assert [found.state for found in find_generations(region, merged=4)] == ["pending"]  # type: ignore[arg-type]
@@ -67,14 +67,14 @@ def test_all_operations_work_on_a_collected_table(collected: Table) -> None:
 
 
 def test_a_lost_registry_is_rebuilt_after_a_collection(collected: Table) -> None:
-    head = collected.regions()[0].head()
+    head = collected.list_regions()[0].head()
     for path in Path(collected.uri).glob(f"{SQLITE}*"):
         path.unlink()
 
     rebuild(open_table(collected.uri))
 
     table = lancelsm.open(collected.uri)
-    rebuilt = table.regions()[0].head()
+    rebuilt = table.list_regions()[0].head()
     assert (rebuilt.first_position, rebuilt.collector_round) == (head.first_position, head.collector_round)
     assert rows_of(table) == ROWS
     table.flush()
@@ -84,7 +84,7 @@ def test_a_lost_registry_is_rebuilt_after_a_collection(collected: Table) -> None
 
 
 def test_lance_reads_a_collected_table(collected: Table) -> None:
-    (region,) = collected.regions()
+    (region,) = collected.list_regions()
     with lance.dataset(collected.uri).mem_wal_writer(region.id) as writer:
         snapshot = oracle.snapshot(collected.uri, region.id)
         found = writer.lsm_scanner([snapshot]).to_table()
@@ -92,7 +92,7 @@ def test_lance_reads_a_collected_table(collected: Table) -> None:
 
 
 def test_lances_writes_to_a_collected_region_are_adopted_and_collected(collected: Table) -> None:
-    (region,) = collected.regions()
+    (region,) = collected.list_regions()
     floor = region.head().first_position
     write_with_lance(collected.uri, {"id": 3, "v": 30}, region=region.id)
 
@@ -100,7 +100,7 @@ def test_lances_writes_to_a_collected_region_are_adopted_and_collected(collected
 
     expected = [{"id": row["id"], "v": 30 if row["id"] == 3 else row["v"]} for row in ROWS]
     assert rows_of(table) == expected
-    assert table.regions()[0].head().first_position >= floor
+    assert table.list_regions()[0].head().first_position >= floor
     for value in (31, 32):
         table.upsert([{"id": 3, "v": value}])
         table.flush()
@@ -121,7 +121,7 @@ def test_an_adopted_table_is_collected_and_keeps_the_fence_against_lance(tmp_pat
         table.merge(engine="inprocess")
         collect(table)
 
-    (region,) = table.regions()
+    (region,) = table.list_regions()
     remaining = sorted(filter(None, map(wal_position, (str(p) for p in Path(tmp_path).glob("_mem_wal/*/wal/*.arrow")))))
     entries = {found.position: found for found in find_entries(region)}
     assert [entries[position].fence for position in remaining] == [True]

@@ -126,8 +126,8 @@ def test_lance_reads_what_lancelsm_wrote_after_every_step(tmp_path: Path, shape:
                 table.merge(engine="inprocess")
             case "reopen":
                 table = lancelsm.open(location)
-            case "claim" if table.regions():
-                table.claim(work.random.choice(table.regions()))
+            case "claim" if table.list_regions():
+                table.claim(work.random.choice(table.list_regions()))
         assert work.sorted(table.scan().to_arrow()) == work.expected(), step
         if step % 4 == 3:
             read_by_lances_writer(table, tmp_path / f"copy-{step}", work)
@@ -137,7 +137,7 @@ def read_by_lances_writer(table: Table, copy: Path, work: Work) -> None:
     """Check a copy: Lance claims each region, replays our tail and flushes it. Its scan then has all rows."""
     merged = counters(table)
     shutil.copytree(table.uri, copy)
-    for region in table.regions():
+    for region in table.list_regions():
         lance.dataset(str(copy)).mem_wal_writer(region.id).close()
     assert work.sorted(as_lance_reads(copy, merged)) == work.expected()
     shutil.rmtree(copy)
@@ -164,7 +164,7 @@ def test_lances_markers_follow_our_counters(tmp_path: Path, shape: str, seed: in
             mark(location, region, generation)
     assert work.sorted(as_lance_reads(location, merged)) == work.expected()
     assert work.sorted(table.scan().to_arrow()) == work.expected()
-    for region in table.regions():
+    for region in table.list_regions():
         found = newest_published(region)
         assert found is not None
         if found.manifest.newest > merged[region.id]:
@@ -246,6 +246,6 @@ def test_a_table_that_lance_wrote_with_buckets_is_read_flushed_and_merged(tmp_pa
     assert len(table.flush()) == 0
     assert len(table.merge(engine="inprocess").regions) == 2
     assert lance.dataset(str(location)).count_rows() == 5
-    for region in table.regions():
+    for region in table.list_regions():
         table.seal(region)
     assert work.sorted(table.get([0, 1, 2, 3, 4])) == work.expected()

@@ -81,7 +81,7 @@ def test_a_shard_of_lancedb_is_reported(tmp_path: Path, regions: str | None, clo
 
     text = reported(table, ProblemKind.SHARD)
 
-    (shard,) = {path.name for path in Path(table.uri, "_mem_wal").iterdir()} - {one.id for one in table.regions()}
+    (shard,) = {path.name for path in Path(table.uri, "_mem_wal").iterdir()} - {one.id for one in table.list_regions()}
     assert shard in text
     assert f"lancelsm region adopt {table.uri}" in text
     del writer
@@ -107,7 +107,7 @@ def test_a_writer_that_never_reads_the_base_does_not_look(tmp_path: Path) -> Non
 
 def test_a_writer_of_lance_in_a_region_is_reported(tmp_path: Path) -> None:
     table = create(tmp_path)
-    (region,) = table.regions()
+    (region,) = table.list_regions()
     shard_writes(table, region.id, [{"id": 2, "v": 50}])
 
     assert region.id in reported(table, ProblemKind.WRITER)
@@ -115,7 +115,7 @@ def test_a_writer_of_lance_in_a_region_is_reported(tmp_path: Path) -> None:
 
 def test_an_entry_of_lance_without_its_manifest_is_reported(tmp_path: Path) -> None:
     table = create(tmp_path)
-    (region,) = table.regions()
+    (region,) = table.list_regions()
     shard_writes(table, region.id, [{"id": 2, "v": 50}], close=False)
     for path in Path(table.uri, "_mem_wal", region.id, "manifest").glob("*.binpb"):
         if published_version(path.name) != 1:

@@ -80,7 +80,7 @@ def test_the_index_routes_rows_as_the_new_spec_does(tmp_path: Path) -> None:
 
 def test_lances_writer_refuses_a_region_of_the_old_spec(tmp_path: Path) -> None:
     table = create(tmp_path, regions="bucket(id, 2)")
-    old = table.regions()
+    old = table.list_regions()
     table.reshard("bucket(id, 5)")
 
     for region in old:

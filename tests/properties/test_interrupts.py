@@ -14,7 +14,6 @@ import pytest
 
 import lancelsm
 from lancelsm.admin.clone import clone_snapshot
-from lancelsm.admin.drop import drop_table
 from lancelsm.errors import Invalid
 from lancelsm.region.handle import open_table
 from lancelsm.table import Table
@@ -70,11 +69,11 @@ CALLS: dict[str, Callable[[Table], Any]] = {
     "changes": consume,
     "writer": write_many,
     "pipelined writer": write_in_flight,
-    "claim": lambda table: table.claim(table.regions()[0]),
+    "claim": lambda table: table.claim(table.list_regions()[0]),
     "open": lambda table: lancelsm.open(table.uri),
     "create": lambda table: lancelsm.create(f"{table.uri}-new", ROWS, primary_key="id"),
     "clone": lambda table: clone_snapshot(open_table(table.uri), "s", f"{table.uri}-clone"),
-    "drop": lambda table: drop_table(table.uri),
+    "drop": lambda table: lancelsm.drop(table.uri),
 }
 
 
@@ -109,7 +108,7 @@ def check(template: Path, folder: Path, name: str, times: int) -> None:
 
 def check_usable(table: Table, name: str) -> None:
     if name == "pipelined writer":  # an exclusive writer could not give its regions back
-        for region in table.regions():
+        for region in table.list_regions():
             table.claim(region)
     table.upsert({"id": 7, "v": "after"})
     again = lancelsm.open(table.uri)
@@ -126,7 +125,7 @@ def check_usable(table: Table, name: str) -> None:
 def check_dropped(table: Table) -> None:
     """The table can be dropped again or is gone, and its location is free."""
     with suppress(Invalid):
-        drop_table(table.uri)
+        lancelsm.drop(table.uri)
     assert lancelsm.create(table.uri, ROWS, primary_key="id").scan().to_arrow().num_rows == len(ROWS)
 
 

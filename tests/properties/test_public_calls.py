@@ -24,9 +24,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import lancelsm
-from lancelsm.admin.clone import clone_snapshot
-from lancelsm.admin.drop import drop_table
-from lancelsm.backup import back_up, restore
 from lancelsm.client import Client
 from lancelsm.common.checked import checked
 from lancelsm.common.layout import CONFIG
@@ -247,16 +244,17 @@ def check_admin(template: Path, folder: Path, data: st.DataObject) -> None:
     shutil.rmtree(folder, ignore_errors=True)
     table, backup = folder / "t", folder / "b"
     shutil.copytree(template, table)
-    function = data.draw(st.sampled_from([back_up, restore, clone_snapshot, drop_table, open_table]))
+    functions = [lancelsm.backup, lancelsm.restore, lancelsm.clone, lancelsm.drop, open_table]
+    function = data.draw(st.sampled_from(functions))
     given = arguments_of(function, data)
-    right = {"handle": open_table(table), "table": lancelsm.open(table), "name": "s", "to": folder / "n"}
-    right |= {"source": backup, "uri": table if function in (drop_table, open_table) else folder / "n"}
+    right = {"table": lancelsm.open(table), "snapshot": "s", "to": folder / "n"}
+    right |= {"source": backup, "uri": table if function is open_table else folder / "n"}
     given |= {name: right[name] for name in data.draw(st.sets(st.sampled_from(sorted(right)))) if name in given}
     for name in {"to", "uri", "source"} & given.keys():
         if isinstance(given[name], str | Path) and not str(given[name]).startswith("/"):
             given[name] = f"{folder}/{given[name]}"
     right["table"].snapshot("s")
-    back_up(right["table"], backup)
+    lancelsm.backup(right["table"], backup)
     call(function, given)
     if (table / CONFIG).exists():
         assert lancelsm.open(table).scrub().ok

@@ -159,7 +159,7 @@ class Reference(RuleBasedStateMachine):
     def check(self) -> None:
         for table in self.tables:
             self.compare(table.scan().to_arrow(), self.rows.values())
-            assert {region.id for region in table.regions()} >= self.sealed
+            assert {region.id for region in table.list_regions()} >= self.sealed
 
     def compare(self, found: pa.Table, expected: Iterable[dict[str, Any]]) -> None:
         assert found.schema.names == self.shape.columns.names
@@ -364,7 +364,7 @@ class Reference(RuleBasedStateMachine):
     @rule(which=TABLES, seed=SEED)
     def claim(self, which: int, seed: int) -> None:
         table = self.tables[which]
-        regions = [region for region in table.regions() if region.id not in self.sealed]
+        regions = [region for region in table.list_regions() if region.id not in self.sealed]
         if regions:
             region = regions[seed % len(regions)]
             before = region.head()
@@ -374,7 +374,7 @@ class Reference(RuleBasedStateMachine):
     @precondition(lambda self: not self.sealed)
     @rule(which=TABLES, seed=SEED)
     def seal(self, which: int, seed: int) -> None:
-        regions = self.tables[which].regions()
+        regions = self.tables[which].list_regions()
         if len(regions) > 1:
             region = regions[seed % len(regions)]
             self.tables[which].seal(region)
@@ -391,7 +391,7 @@ class Reference(RuleBasedStateMachine):
 
     @rule(restored=st.booleans())
     def lose_and_rebuild_the_registry(self, restored: bool) -> None:
-        epochs = {region.id: region.head().epoch for region in self.tables[0].regions()}
+        epochs = {region.id: region.head().epoch for region in self.tables[0].list_regions()}
         self.tables = []
         path = Path(self.uri) / SQLITE
         for one in path.parent.glob(path.name + "*"):

@@ -240,9 +240,9 @@ def test_every_read_leaves_out_what_has_expired(tmp_path: Path, seed: int) -> No
     ports = Ports(clock=clock, threads=1)
     columns = pa.schema([("id", pa.int64()), ("at", kind), ("v", pa.int64())])
     regions = dice.choice([None, "bucket(id, 2)"])
-    options: Any = {"regions": regions, "settings": {"max_generations": 1}, "ports": ports}
-    lancelsm.create(tmp_path / "t", columns, primary_key="id", ttl="24h on at", **options)
-    first, second = (lancelsm.open(tmp_path / "t", ports=ports) for _ in range(2))
+    options: Any = {"regions": regions, "settings": {"max_generations": 1}}
+    lancelsm.create.on(ports)(tmp_path / "t", columns, primary_key="id", ttl="24h on at", **options)
+    first, second = (lancelsm.open.on(ports)(tmp_path / "t") for _ in range(2))
     expiring = Expiring(table=first, other=second, clock=clock, kind=kind, ttl=(24 * HOUR, "24h on at"))
     steps = [expiring.upsert] * 4 + [expiring.change] * 2 + [expiring.maintain] * 4 + [expiring.pass_time] * 2
     for _ in range(25):

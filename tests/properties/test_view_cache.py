@@ -35,7 +35,7 @@ class Actors:
         self.note()
 
     def open(self) -> Table:
-        return lancelsm.open(self.uri, ports=faulty(FaultPlan(), clock=self.clock))
+        return lancelsm.open.on(faulty(FaultPlan(), clock=self.clock))(self.uri)
 
     def note(self) -> None:
         self.states.append((self.clock.monotonic(), by_key(self.open().scan().to_arrow())))

@@ -196,12 +196,12 @@ class Deployment:
 
     # Contents
 
-    def regions(self) -> list[Region]:
+    def list_regions(self) -> list[Region]:
         return regions(self.handle.context)
 
     def region(self, key: int) -> Region:
         spec_id, values = self.spec_id, self.values(key)
-        (found,) = [one for one in self.regions() if (one.spec_id, one.values) == (spec_id, values)]
+        (found,) = [one for one in self.list_regions() if (one.spec_id, one.values) == (spec_id, values)]
         return found
 
     def entries(self, region: Region) -> list[list[tuple[int, int | None]]]:
@@ -222,7 +222,7 @@ class Deployment:
     def log(self) -> dict[int, list[int | None]]:
         """Return all values of each key in the log, in order."""
         values: dict[int, list[int | None]] = {}
-        for region in self.regions():
+        for region in self.list_regions():
             for entry in self.entries(region):
                 for key, value in entry:
                     values.setdefault(key, []).append(value)

@@ -108,12 +108,12 @@ def _merge(environment: TableEnvironment, name: str, table: Table, dice: random.
 
 
 def _claim(environment: TableEnvironment, name: str, table: Table, dice: random.Random) -> None:
-    for region in table.regions():
+    for region in table.list_regions():
         claim(region, owner=OWNER)
 
 
 def _take_over(environment: TableEnvironment, name: str, table: Table, dice: random.Random) -> None:
-    for region in table.regions():
+    for region in table.list_regions():
         claim(region, owner=RIVAL)
 
 

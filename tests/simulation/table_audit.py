@@ -105,7 +105,7 @@ def audit_settled(environment: TableEnvironment, table: Table) -> None:
     base = open_base(uri=str(environment.path))
     dataset = lance.dataset(environment.path)
     assert rows_of(dataset.to_table()) == environment.truth
-    newest = {region.id: region.head().current_generation - 1 for region in table.regions()}
+    newest = {region.id: region.head().current_generation - 1 for region in table.list_regions()}
     assert base.counters == {region: number for region, number in newest.items() if number}
     markers = read_markers(objects=environment.store, version=base.version)
     assert markers is not None

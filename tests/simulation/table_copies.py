@@ -22,10 +22,9 @@ from unittest import mock
 
 import pyarrow as pa
 
-from lancelsm import backup
+import lancelsm
+from lancelsm.admin import backup
 from lancelsm.admin.clone import clone_snapshot
-from lancelsm.admin.drop import drop_table
-from lancelsm.backup import back_up, restore
 from lancelsm.dataset import copies
 from lancelsm.errors import Invalid
 from lancelsm.objects import ObjectStore
@@ -145,7 +144,7 @@ class TableCopies(TablePins):
     def _drop_clone(self, process: str, table: Table) -> None:
         location = self.started["drop"]
         with _if_done_already(MISSING):
-            drop_table(location, ports=self.ports(process))
+            lancelsm.drop.on(self.ports(process))(location)
         assert location not in {pin.clone for pin in table.snapshots()}, (
             f"the clone {location} is dropped, but its pin remains"
         )
@@ -159,11 +158,11 @@ class TableCopies(TablePins):
         if "backup" not in self.started:
             self.locations += 1
             location = f"{self.environment.path}-backup-{self.locations}"
-            back_up(table.at(name), location, ports=self.ports(process))
+            lancelsm.backup.on(self.ports(process))(table.at(name), location)
             self.started["backup"] = location
         location = self._location("restored")
         with _if_done_already(EXISTS):
-            restore(self.started["backup"], location, ports=self.ports(process))
+            lancelsm.restore.on(self.ports(process))(self.started["backup"], location)
         found = rows_of(self.open(process, location).scan().to_arrow())
         assert found == rows, f"{found} was restored instead of {rows}"
         self.done["restore"] += 1
@@ -210,7 +209,7 @@ class TableCopies(TablePins):
             self.done["drop of the source"] += 1
 
     def _check_drop_is_refused(self, location: str) -> None:
-        error = raised(lambda: drop_table(location, ports=self.ports("keeper")))
+        error = raised(lambda: lancelsm.drop.on(self.ports("keeper"))(location))
         assert isinstance(error, Invalid), f"a drop of files that a clone shares got {error!r}"
         assert "a clone shares" in error.message, error
 
@@ -220,12 +219,12 @@ class TableCopies(TablePins):
             self.dice.randrange(_CALLS_OF_A_DROP), fault, clock=self.environment.schedule.clock
         )
         with self.environment.at("dropper"), contextlib.suppress(Crash):
-            drop_table(location, ports=self.ports("dropper"))
+            lancelsm.drop.on(self.ports("dropper"))(location)
         self.environment.plan.stop()
         self.environment.schedule.clock.advance(LEASE_SECONDS + 1)
         with self.environment.at("next dropper"):
             with _if_done_already(MISSING):
-                drop_table(location, ports=self.ports("next dropper"))
+                lancelsm.drop.on(self.ports("next dropper"))(location)
             error = raised(lambda: self.open("next dropper", location))
             assert isinstance(error, Invalid), f"{location} was dropped, but opening it got {error!r}"
             assert MISSING in error.message, error

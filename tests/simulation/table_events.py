@@ -57,7 +57,7 @@ def calls_method(name: str) -> Callable[[Call], bool]:
 
 def region(environment: TableEnvironment) -> Region:
     """Return the left region."""
-    (left,) = (one for one in environment.table("observer").regions() if environment.sides[one.id] == 0)
+    (left,) = (one for one in environment.table("observer").list_regions() if environment.sides[one.id] == 0)
     return left
 
 

@@ -45,14 +45,14 @@ class Process:
         self.schedule.clock.reach(at)
         ports = Ports(store=self.store, clock=self.schedule.clock, threads=1)
         with seam.through(self), seam.at("victim"):
-            return raised(lambda: STEPS[step](lancelsm.open(self.path, ports=ports)._handle))
+            return raised(lambda: STEPS[step](lancelsm.open.on(ports)(self.path)._handle))
 
     def store(self, *_: Any) -> FaultyStore:
         return FaultyStore(LocalStore(self.path, fsync=lambda descriptor: None), self.plan, process="victim")
 
 
 def healthy(path: Path, clock: Any) -> Table:
-    return lancelsm.open(path, ports=Ports(clock=clock, threads=1))
+    return lancelsm.open.on(Ports(clock=clock, threads=1))(path)
 
 
 def prepare(path: Path, step: str) -> float:

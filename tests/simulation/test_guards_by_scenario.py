@@ -120,12 +120,12 @@ def replaced_last_entry(path: Path, *, seconds: float = 900) -> None:
         for key in range(first, first + 3):
             one.upsert([row_of(key)])
     last, theirs = (
-        Path(one.uri) / wal_entry(found.id, Position(3)) for one in (table, other) for found in one.regions()
+        Path(one.uri) / wal_entry(found.id, Position(3)) for one in (table, other) for found in one.list_regions()
     )
     last.write_bytes(theirs.read_bytes())
     with pytest.raises(Corrupt):
         flush_in_time(open_table(table.uri), region=None, leased=None, seconds=seconds)
-    (region,) = table.regions()
+    (region,) = table.list_regions()
     assert newest(region, region.head())[1].generations == ()
 
 

@@ -65,7 +65,7 @@ def refused_append(path: Path) -> None:
     """The rows of a call can't be appended: its bad rows are kept all the same."""
     table = versions(path)
     table.apply_changes([event(key, 5) for key in range(4)])
-    for region in table.regions():
+    for region in table.list_regions():
         table.seal(region)
     with pytest.raises(Invalid):
         lancelsm.open(table.uri).apply_changes([event(1, 6), {"id": 2}], on_bad_row="dead_letter")
@@ -85,7 +85,7 @@ def region_without_its_part(path: Path) -> None:
     """One region takes its part of a call, and the other one is sealed."""
     table = versions(path)
     table.apply_changes([event(key, 1) for key in range(4)], source="s", offset=1)
-    table.seal(table.regions()[0])
+    table.seal(table.list_regions()[0])
     with pytest.raises(Invalid):
         table.apply_changes([event(key, 2) for key in range(4)], source="s", offset=2)
     assert table.source_offset("s") == 1

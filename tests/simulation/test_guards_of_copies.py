@@ -19,7 +19,6 @@ import pytest
 
 import lancelsm
 from lancelsm.admin import clone, create, drop
-from lancelsm.admin.drop import drop_table
 from lancelsm.admin.rebuild import rebuild
 from lancelsm.common.layout import DROPPING, SQLITE
 from lancelsm.dataset.tags import tags
@@ -50,13 +49,13 @@ def dropped_before_the_pin(table: Table, path: Path, patch: pytest.MonkeyPatch) 
     def dropped(*arguments: Any) -> Any:
         patch.undo()
         with mock.patch.object(drop, "delete_records", side_effect=Crash("killed")), pytest.raises(Crash):
-            drop_table(table.uri)
+            lancelsm.drop(table.uri)
         return begin(*arguments)
 
     patch.setattr(clone.pins, "begin", dropped)
     with pytest.raises(Invalid, match="being dropped"):
         copies_scenarios.cloned(table, path / "clone")
-    drop_table(table.uri)
+    lancelsm.drop(table.uri)
 
 
 def cloned_after_the_check(table: Table, path: Path, patch: pytest.MonkeyPatch) -> None:
@@ -69,7 +68,7 @@ def cloned_after_the_check(table: Table, path: Path, patch: pytest.MonkeyPatch) 
             copies_scenarios.cloned(table, path / "clone")
 
     patch.setattr(drop, "_check_no_clones", looked)
-    drop_table(table.uri)
+    lancelsm.drop(table.uri)
 
 
 def overtaken_by_another_drop(table: Table, _: Path, patch: pytest.MonkeyPatch) -> None:
@@ -82,14 +81,14 @@ def overtaken_by_the_next_drop(table: Table, _: Path, patch: pytest.MonkeyPatch)
 
     def overtaken(context: TableContext) -> int:
         patch.undo()
-        drop_table(path, ports=replace(Ports(), clock=FakeClock(context.clock.now() + LEASE_SECONDS + 1)))
+        lancelsm.drop.on(replace(Ports(), clock=FakeClock(context.clock.now() + LEASE_SECONDS + 1)))(path)
         following = lancelsm.create(path, [{"id": 1, "v": 1}], primary_key="id").config
         context.objects.create(DROPPING, json.dumps({"table": following.table, "registry": "sqlite"}).encode())
         return drop.delete_objects(context)
 
     patch.setattr(drop, "delete_objects", overtaken)
     with contextlib.suppress(Contended):
-        drop_table(path)
+        lancelsm.drop(path)
 
     delete_table.cancel_drop(open_table(path).context)
     assert copies_scenarios.values_by_id(lancelsm.open(path)) == {1: 1}
@@ -125,7 +124,7 @@ def copied(table: Table, path: Path, _: pytest.MonkeyPatch) -> None:
     """A copy of the directory of a clone is dropped."""
     copies_scenarios.cloned(table, path / "clone")
     with pytest.warns(UserWarning, match="was a copy of the clone"):
-        drop_table(shutil.copytree(path / "clone", path / "copy"))
+        lancelsm.drop(shutil.copytree(path / "clone", path / "copy"))
     assert [pin.clone for pin in table.snapshots() if pin.clone] == [str(path / "clone")]
 
 
@@ -139,8 +138,8 @@ def copied_without_a_pin(table: Table, path: Path, _: pytest.MonkeyPatch) -> Non
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
         with mock.patch.object(drop, "delete_objects", side_effect=Crash("killed")), pytest.raises(Crash):
-            drop_table(path / "copy")
-        drop_table(path / "copy")
+            lancelsm.drop(path / "copy")
+        lancelsm.drop(path / "copy")
     assert [tag for tag in tags(uri=table.uri) if tag.startswith(TAG_PREFIX)]
 
 

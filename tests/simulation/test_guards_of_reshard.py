@@ -51,7 +51,7 @@ def region_without_a_head(path: Path) -> None:
     """The creator of a region stalls right before it creates the head."""
     table = _table(path)
     table.upsert(_row(1, 1))
-    target, known = table._target, table.regions()[0]
+    target, known = table._target, table.list_regions()[0]
     stalled = target.directory.named(((known.values[0][0], b"\7" + b"\0" * 7),))
     assert isinstance(stalled, Region)
     add_to_catalog(stalled, budget=target.context.budget())

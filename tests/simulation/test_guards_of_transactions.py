@@ -55,7 +55,7 @@ def stale_token(path: Path) -> None:
 def token_of_another_log(path: Path) -> None:
     """The log was restored from a copy, so the same position has another entry."""
     table = counters(path)
-    (region,) = table.regions()
+    (region,) = table.list_regions()
     position, _ = point_of(region.head())
     token = encode_token(table.config.table, {region.id: (position, Setsum.of_item(b"other"))})
     with pytest.raises(Contended):

@@ -75,7 +75,7 @@ def _finished_after(fault: Any, index: int, prepared: Path, path: Path) -> None:
     for table in (held, other, _opened(path, plain, "new", clock)):
         assert _values(table) == {**BEFORE, 0: 3, 4: 4}
         assert str(table.config.regions) == SPEC
-    assert {region.retired is not None for region in other.regions() if region.number == 1} == {True}
+    assert {region.retired is not None for region in other.list_regions() if region.number == 1} == {True}
     assert other.status().problems == ()
     other.merge()
     assert other.scrub().ok

@@ -41,7 +41,7 @@ def test_what_is_written_before_any_call_is_restored_if_it_was_compared_and_kept
         shutil.copytree(table.uri, uri)
         other = lancelsm.open(uri)
         plan, entries = overtaken(other, at, collected=collected)
-        ours = lancelsm.open(uri, ports=faulty(plan, process=f"{at}", clock=SystemClock()))
+        ours = lancelsm.open.on(faulty(plan, process=f"{at}", clock=SystemClock()))(uri)
         try:
             ours.restore(1)
         except Contended:

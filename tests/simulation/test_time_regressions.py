@@ -351,15 +351,15 @@ def test_lance_6699_a_fenced_writer_that_stalled_until_its_slot_was_swept_is_not
 def test_chroma_6658_two_handles_that_create_the_same_region_both_succeed(tmp_path: Path) -> None:
     create(tmp_path, regions="identity(id)")
     one, two = (lancelsm.open(tmp_path / "table") for _ in range(2))
-    assert one.regions() == two.regions() == []
+    assert one.list_regions() == two.list_regions() == []
     for table in (one, two):
         table.scan().to_arrow()  # each handle has read that there is no region
 
     one.upsert([row(1, "one")])
     two.upsert([row(1, "two")])
 
-    (created,) = one.regions()
-    assert [region.id for region in two.regions()] == [created.id]
+    (created,) = one.list_regions()
+    assert [region.id for region in two.list_regions()] == [created.id]
     assert created.head().next_position == 3
     assert sorted_rows(one) == sorted_rows(two) == [row(1, "two")]
 
@@ -408,7 +408,7 @@ def _use(path: Path, number: int) -> None:
 def test_chroma_4959_cancelling_one_caller_does_not_lose_the_rows_of_others(tmp_path: Path) -> None:
     create(tmp_path, settings={"group_commit_milliseconds": 1})
     gate = Gate(tmp_path / "table")
-    table = lancelsm.open(tmp_path / "table", ports=Ports(store=lambda uri, options: gate))
+    table = lancelsm.open.on(Ports(store=lambda uri, options: gate))(tmp_path / "table")
 
     async def run() -> list[object]:
         with table.writer() as writer:

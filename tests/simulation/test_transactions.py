@@ -73,10 +73,10 @@ class Run:
             return fault if at >= 0 and call.index == first + at else None
 
         opening = FaultPlan()
-        lancelsm.open(table.uri, ports=faulty(opening))
+        lancelsm.open.on(faulty(opening))(table.uri)
         first = len(opening.calls)  # of the call, after those that open the table
         plan = FaultPlan(decide)
-        victim = lancelsm.open(table.uri, ports=faulty(plan))
+        victim = lancelsm.open.on(faulty(plan))(table.uri)
         self.error = raised(lambda: act(victim))
         self.calls = len(plan.calls) - first
         plan.land()

@@ -40,7 +40,7 @@ Step = Callable[[TableEnvironment, str], object]
 
 def _claim(environment: TableEnvironment, process: str) -> None:
     with environment.at(process):
-        for region in environment.table(process).regions():
+        for region in environment.table(process).list_regions():
             claim(region, owner=OWNER)
 
 

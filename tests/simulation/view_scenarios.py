@@ -35,7 +35,7 @@ class Held:
         self.writing = lancelsm.create(path, [{"id": 0, "v": 0}], primary_key="id", regions="expr(id % 2)")
         self.writing.upsert([{"id": 0, "v": 1}])
         self.clock, self.plan = FakeClock(), FaultPlan()
-        self.table: Table = lancelsm.open(self.writing.uri, ports=faulty(self.plan, clock=self.clock))
+        self.table: Table = lancelsm.open.on(faulty(self.plan, clock=self.clock))(self.writing.uri)
         self.scan()
 
     def scan(self, **options: Any) -> dict[int, Any]:
@@ -138,8 +138,8 @@ class Snapshotted:
         self.clock = FakeClock()
         self.uri = str(path)
         settings = {"skew_allowance_seconds": 10, "collect_interval_seconds": INTERVAL}
-        self.writing = lancelsm.create(
-            path, [{"id": 0, "v": 0}], primary_key="id", regions="bucket(id, 2)", settings=settings, ports=self.ports()
+        self.writing = lancelsm.create.on(self.ports())(
+            path, [{"id": 0, "v": 0}], primary_key="id", regions="bucket(id, 2)", settings=settings
         )
         self.writing.upsert([{"id": 0, "v": 1}])
 
@@ -150,7 +150,7 @@ class Snapshotted:
         optimize_table(self.writing._handle)
 
     def scan(self) -> dict[int, Any]:
-        return by_key(lancelsm.open(self.uri, ports=self.ports()).scan(**EVENTUAL).to_arrow())
+        return by_key(lancelsm.open.on(self.ports())(self.uri).scan(**EVENTUAL).to_arrow())
 
 
 def old_region_snapshot(path: Path) -> None:
@@ -179,7 +179,7 @@ def base_of_another_table(path: Path) -> None:
     other.writing.flush()
     other.writing.merge(engine="inprocess")
     other.optimize()
-    reading = lancelsm.open(table.uri, ports=table.ports())
+    reading = lancelsm.open.on(table.ports())(table.uri)
     for directory in ("_versions", "data", "_deletions", "_indices", "_transactions"):
         shutil.rmtree(path / "one" / directory, ignore_errors=True)
         if (path / "other" / directory).exists():
@@ -192,7 +192,7 @@ def lost_head_of_a_region_in_the_snapshot(path: Path) -> None:
     """The registry loses the heads after a read of the region snapshot, which keeps parts of regions without a head."""
     table = Snapshotted(path)
     table.optimize()
-    reading = lancelsm.open(table.uri, ports=table.ports())
+    reading = lancelsm.open.on(table.ports())(table.uri)
     assert by_key(reading.scan(**EVENTUAL).to_arrow()) == {0: 1}
     with closing(sqlite3.connect(path / SQLITE)) as registry, registry:
         assert registry.execute("DELETE FROM records WHERE sort = 'head'").rowcount

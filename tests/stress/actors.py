@@ -90,7 +90,7 @@ def read_some(context: ActorContext, table: Table, expected: Expected, keys: Ite
 
 def claim_all(table: Table) -> None:
     """Claim all regions for the ordinary writers, but those that a reshard has sealed."""
-    for region in table.regions():
+    for region in table.list_regions():
         with suppress(*TRANSIENT, SealedRegion):
             table.claim(region)
 
@@ -100,7 +100,7 @@ def rival(context: ActorContext) -> None:
     table, expected = context.open(), Expected(context.seed)
     while not context.over:
         time.sleep(1.0)
-        region = context.rng.choice(table.regions())
+        region = context.rng.choice(table.list_regions())
         _succeeds(partial(table.claim, region, owner=context.rng.choice([None, "rival"])), SealedRegion)
         if read_some(context, table, expected):
             context.count()

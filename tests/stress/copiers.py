@@ -8,8 +8,6 @@ from pathlib import Path
 
 import lancelsm
 from lancelsm.admin.clone import clone_snapshot
-from lancelsm.admin.drop import drop_table
-from lancelsm.backup import back_up, restore
 from lancelsm.errors import Invalid
 from lancelsm.table import Table
 from tests.stress.actors import TRANSIENT, ActorContext
@@ -34,7 +32,7 @@ def copy(context: ActorContext) -> None:
     while not context.over:
         for earlier in sorted({file.parent.parent for file in copies.glob("table-*/_lancelsm/*.json")}):
             with suppress(*TRANSIENT):
-                drop_table(earlier)
+                lancelsm.drop(earlier)
         with suppress(*TRANSIENT, Invalid):  # left by a process that was killed
             table.drop_snapshot(name)
         with suppress(*TRANSIENT):
@@ -52,6 +50,6 @@ def _copy_snapshot(context: ActorContext, held: Table, name: str, location: Path
         clone_snapshot(held._handle, name, location)
     else:
         backup = location.with_name(location.name.replace("table", "backup"))
-        back_up(held, backup)
-        restore(backup, location)
+        lancelsm.backup(held, backup)
+        lancelsm.restore(backup, location)
     return lancelsm.open(location)

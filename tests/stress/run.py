@@ -24,7 +24,6 @@ from functools import partial
 from pathlib import Path
 
 import lancelsm
-from lancelsm.admin.drop import drop_table
 from lancelsm.errors import Contended
 from tests.stress import actors, changers, copiers
 from tests.stress.actors import ActorContext
@@ -126,7 +125,7 @@ def _settle(directory: Path, seed: int) -> None:
     expected.check(table.scan().to_arrow())
     for snapshot in table.snapshots():
         if snapshot.clone:
-            _when_free(partial(drop_table, snapshot.clone))
+            _when_free(partial(lancelsm.drop, snapshot.clone))
             continue
         Expected(seed).check(table.at(snapshot.name).scan().to_arrow())
         table.drop_snapshot(snapshot.name)

@@ -87,7 +87,7 @@ def corrupt_location(act: Callable[[], object]) -> dict[str, object]:
 
 def location_of(table: Table, position: int) -> dict[str, object]:
     """The location that an error must name if the entry at this position is wrong."""
-    (region,) = table.regions()
+    (region,) = table.list_regions()
     found = Position(position)
     return {"table": table.uri, "region": region.id, "position": found, "object": wal_entry(region.id, found)}
 
@@ -98,7 +98,7 @@ def reopened(table: Table) -> Table:
 
 
 def claim_by_another(table: Table) -> object:
-    (region,) = table.regions()
+    (region,) = table.list_regions()
     return table.claim(region, owner="another")
 
 
@@ -107,7 +107,7 @@ def write_exclusively(table: Table) -> object:
 
 
 def adopt_again(table: Table) -> object:
-    (region,) = table.regions()
+    (region,) = table.list_regions()
     dataset = lance.dataset(table.uri)
     with suppress(OSError):  # Lance can't replay this log either, but first writes its manifest and fence
         dataset.mem_wal_writer(region.id)
@@ -132,19 +132,19 @@ def first_wrong_entry_is_named(path: Path, *, fault: Fault, operation: str) -> N
     table, entries = table_with_tail(path)
     table.snapshot("kept")
     fault(entries)
-    (before,) = (region.head() for region in table.regions())
+    (before,) = (region.head() for region in table.list_regions())
 
     where = corrupt_location(lambda: LOG_READERS[operation](table))
 
     assert where == location_of(table, FIRST_WRONG[fault])
-    assert [region.head() for region in table.regions()] == [before]
+    assert [region.head() for region in table.list_regions()] == [before]
     assert generation_paths(path) == []
 
 
 def claim_compares_totals_with_the_head(path: Path, field: str) -> None:
     """A claim fails if the rows or bytes of manifest and tail differ from those of the head."""
     table, _ = table_with_tail(path)
-    (region,) = table.regions()
+    (region,) = table.list_regions()
     head = region.head()
     key = head_key(table.config.table, region.id)
     region.context.registry.swap(key, expect={}, change={field: getattr(head, field) + 1})

@@ -19,7 +19,7 @@ from tests.unit.tables import Row, create, merged, row, rows_of
 
 
 def manifest_of(table: Table) -> Manifest:
-    (region,) = table.regions()
+    (region,) = table.list_regions()
     return newest(region, region.head())[1]
 
 
@@ -130,7 +130,7 @@ def another_compaction_of_some_parts(path: Path) -> None:
     table, rows = crowded(path)
 
     def other() -> None:
-        handle, (region,) = table._handle, table.regions()
+        handle, (region,) = table._handle, table.list_regions()
         manifest = manifest_of(table)
         parts = manifest.generations[-4:-2]
         write = maintenance.writing(handle, handle.read_base())

@@ -11,7 +11,6 @@ import pytest
 import lancelsm
 from lancelsm.admin import clone, drop
 from lancelsm.admin.clone import clone_snapshot
-from lancelsm.admin.drop import drop_table
 from lancelsm.common.layout import pin_key, snapshots
 from lancelsm.errors import Contended, Invalid
 from lancelsm.region.catalog import TableContext
@@ -93,13 +92,13 @@ def finished_drop_leaves_a_new_table_alone(source: Table, monkeypatch: pytest.Mo
     def overtaken(context: TableContext) -> int:
         monkeypatch.undo()
         later = replace(Ports(), clock=FakeClock(context.clock.now() + 120))  # the lease of the first drop has expired
-        finished.append(drop_table(location, ports=later))
+        finished.append(lancelsm.drop.on(later)(location))
         lancelsm.create(location, [{"id": 1, "v": 1}], primary_key="id").upsert([{"id": 2, "v": 2}])
         return drop.delete_objects(context)
 
     monkeypatch.setattr(drop, "delete_objects", overtaken)
     with pytest.raises(Contended, match="another process has finished the drop"):
-        drop_table(location)
+        lancelsm.drop(location)
 
     assert finished[0] > 10
     assert values_by_id(lancelsm.open(location)) == {1: 1, 2: 2}

@@ -67,7 +67,7 @@ def append_in_flight(path: Path) -> None:
     plan = FaultPlan(stops)
     lean = Table(open_configured(table.uri, ports=faulty(plan)))
     refuses_rows(lean)
-    for region in table.regions():
+    for region in table.list_regions():
         resume(region, region.head())
     lean.upsert([row(4)])
     assert rows_of(table) == [row(1), row(4)]
@@ -76,7 +76,7 @@ def append_in_flight(path: Path) -> None:
 def claim_before_the_mark(path: Path) -> None:
     """Another writer claims the region right before the swap of the mark. The mark fences that epoch too."""
     table = create(path)
-    (region,) = table.regions()
+    (region,) = table.list_regions()
 
     def claims(call: Call) -> None:
         if call.method == "swap":

@@ -45,7 +45,7 @@ def collected_before_the_shard(path: Path) -> None:
     table.upsert([row(1, "ours")])
     table.run()
     table.collect(yes=True, interval_seconds=0)
-    assert table.regions()[0].head().first_position > 1
+    assert table.list_regions()[0].head().first_position > 1
     shard_puts(table, 1)
     assert rows_of(Table(adopt(table.uri))) == [row(1, "theirs")]
 

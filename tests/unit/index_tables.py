@@ -43,7 +43,7 @@ def generations(table: Table) -> list[tuple[str, FlushedGeneration]]:
     """Every listed generation with its location."""
     return [
         (f"{table.uri}/{generation_path(region.id, one.path)}", one)
-        for region in table.regions()
+        for region in table.list_regions()
         if (head := region.find_head()) is not None
         for one in newest(region, head)[1].generations
     ]

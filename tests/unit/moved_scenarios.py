@@ -16,7 +16,7 @@ def moved(deployment: Deployment) -> dict[int, list[int | None]]:
     return {
         key: values
         for key in range(20)
-        if any(one.values == deployment.values(key) and one.number > 1 for one in deployment.regions())
+        if any(one.values == deployment.values(key) and one.number > 1 for one in deployment.list_regions())
         and (values := [v for entry in deployment.entries(deployment.region(key)) for k, v in entry if k == key])
     }
 

@@ -86,7 +86,7 @@ def entry_names_its_version(path: Path) -> None:
     table = create(path, [row(1)])
     table.upsert([row(0)])
     interrupted(table, after="configuration")
-    (region,) = table.regions()
+    (region,) = table.list_regions()
     assert region.head().schema_version == 1
     lancelsm.open(table.uri).upsert([{**row(2), "c": "x"}])
     assert region.head().schema_version == 2

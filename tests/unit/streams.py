@@ -28,7 +28,7 @@ def values_in(changes: Changes) -> list[int]:
 
 def append_fences(table: Table) -> None:
     """Append two fences to the log: one claim takes the region, the next gives it back."""
-    region = table.regions()[0]
+    region = table.list_regions()[0]
     table.claim(region, owner="another")
     table.claim(region)
 
@@ -40,4 +40,4 @@ def flush_merge_collect(table: Table) -> None:
 
 
 def first_position(table: Table) -> int:
-    return table.regions()[0].head().first_position
+    return table.list_regions()[0].head().first_position

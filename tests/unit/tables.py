@@ -28,13 +28,15 @@ Row = dict[str, Any]
 NEWEST = {0: 2, 1: 1, 2: 1}  # the rows of `three_levels`, as `by_key` returns them
 
 
-def create(path: Path, columns: Any = COLUMNS, *, primary_key: Any = "id", **options: Any) -> Table:
-    return lancelsm.create(path / "table", columns, primary_key=primary_key, **options)
+def create(
+    path: Path, columns: Any = COLUMNS, *, primary_key: Any = "id", ports: Ports | None = None, **options: Any
+) -> Table:
+    return lancelsm.create.on(ports or Ports())(path / "table", columns, primary_key=primary_key, **options)
 
 
-def three_levels(path: Path, **options: Any) -> Table:
+def three_levels(path: Path, *, ports: Ports | None = None, **options: Any) -> Table:
     """A table of two regions with rows in the base, a generation and the log; each level has some newest rows."""
-    table = lancelsm.create(
+    table = lancelsm.create.on(ports or Ports())(
         path, [{"id": n, "v": 0} for n in range(4)], primary_key="id", regions="bucket(id, 2)", **options
     )
     table.upsert([{"id": n, "v": 1} for n in range(3)])

@@ -89,7 +89,7 @@ def test_a_region_adopted_again_keeps_its_floor_and_its_round_number(tmp_path: P
         table.flush()
         table.merge(engine="inprocess")
         table.collect(yes=True, interval_seconds=0)
-    (region,) = table.regions()
+    (region,) = table.list_regions()
     before = region.head()
     assert before.collector_round == 2
     dataset = lance.dataset(table.uri)
@@ -133,7 +133,7 @@ def test_adopting_again_trusts_the_head_when_its_newest_manifest_was_not_publish
         table.upsert([row(1, value)])
         table.flush()
         table.merge(engine="inprocess")
-    (region,) = table.regions()
+    (region,) = table.list_regions()
     published = region.head().manifest_version
 
     def fails(*_: Any, **__: Any) -> None:
@@ -257,7 +257,7 @@ def test_an_adopted_table_without_a_region_spec_is_read_flushed_and_merged_but_n
     for level in levels(table):
         assert rows_of(table) == ROWS, level
         assert table.get([2]).to_pylist() == [row(2, "b")], level
-    for region in table.regions():
+    for region in table.list_regions():
         table.seal(region)
     assert rows_of(table) == ROWS
 

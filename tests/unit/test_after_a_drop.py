@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 import lancelsm
-from lancelsm.admin.drop import drop_table
 from lancelsm.common.layout import SQLITE
 from lancelsm.errors import Corrupt, Invalid, LsmError
 from lancelsm.objects.open import open_store
@@ -59,7 +58,7 @@ def objects(table: Table) -> list[str]:
 @pytest.mark.parametrize(("use", "written"), CASES)
 def test_every_use_of_a_dropped_table_says_that_it_was_dropped(tmp_path: Path, use: str, written: bool) -> None:
     table = created(tmp_path / "t", written=written)
-    drop_table(table.uri)
+    lancelsm.drop(table.uri)
 
     with pytest.raises(Invalid) as raised:
         USES[use](table)
@@ -74,7 +73,7 @@ def test_every_use_of_a_replaced_table_says_so_and_leaves_the_new_table_alone(
     tmp_path: Path, use: str, written: bool
 ) -> None:
     table = created(tmp_path / "t", written=written)
-    drop_table(table.uri)
+    lancelsm.drop(table.uri)
     other = lancelsm.create(table.uri, [{"id": 7, "v": 7}], primary_key="id")
     before = objects(other)
 
@@ -96,7 +95,7 @@ def test_an_open_writer_of_a_dropped_table_fails_at_its_next_write(tmp_path: Pat
 
     with suppress(LsmError), table.writer(pipeline_depth=depth) as writer:  # closing the writer raises the same error
         writer.upsert(ROWS)
-        drop_table(table.uri)
+        lancelsm.drop(table.uri)
         with pytest.raises(LsmError, match="the table was dropped") as raised:
             writer.upsert(ROWS)
     assert raised.value.remedy == REMEDY
@@ -104,8 +103,8 @@ def test_an_open_writer_of_a_dropped_table_fails_at_its_next_write(tmp_path: Pat
 
 def test_a_region_of_a_dropped_table_says_that_it_was_dropped(tmp_path: Path) -> None:
     table = created(tmp_path / "t", written=True)
-    (region,) = table.regions()
-    drop_table(table.uri)
+    (region,) = table.list_regions()
+    lancelsm.drop(table.uri)
 
     with pytest.raises(Invalid, match="the table was dropped"):
         table.seal(region)
@@ -127,7 +126,7 @@ def test_a_handle_that_only_read_cannot_write_to_a_table_created_there_later(tmp
     table = created(tmp_path / "t", written=False, registry="object")
     if known:
         table.get([0])
-    drop_table(table.uri)
+    lancelsm.drop(table.uri)
     other = lancelsm.create(table.uri, ROWS, primary_key="id", registry="object")
 
     with pytest.raises(Invalid, match="the table was dropped and another one was created there"):

@@ -13,7 +13,6 @@ import lance
 import pytest
 
 import lancelsm
-from lancelsm.backup import back_up, restore
 from lancelsm.common.clock import SystemClock
 from lancelsm.common.layout import snapshots, table_key
 from lancelsm.dataset.cleanup import StoredVersion, stored_versions
@@ -254,7 +253,7 @@ def test_a_crash_while_a_version_is_pinned_leaves_what_expires(table):
             done = True
     assert at > 10
     clock.sleep(7200)
-    later = lancelsm.open(table.uri, ports=faulty(FaultPlan(), process="later", clock=clock))
+    later = lancelsm.open.on(faulty(FaultPlan(), process="later", clock=clock))(table.uri)
     assert later.collect(yes=True, interval_seconds=0).deleted
     assert [name for name in pins_of(later) if "version" in name] == []
     assert tags(uri=table.uri) == {}
@@ -292,8 +291,8 @@ def test_what_a_version_merged_is_unknown_if_the_version_before_is_gone(table):
 
 def test_a_version_can_be_backed_up(table, tmp_path):
     with table.at(1) as old:
-        assert back_up(old, tmp_path / "backup").rows == 4
-    restore(tmp_path / "backup", tmp_path / "again")
+        assert lancelsm.backup(old, tmp_path / "backup").rows == 4
+    lancelsm.restore(tmp_path / "backup", tmp_path / "again")
     assert values(lancelsm.open(tmp_path / "again")) == {0: 0, 1: 0, 2: 0, 3: 0}
 
 

@@ -78,7 +78,7 @@ def test_a_sound_entry_in_place_of_a_committed_one_is_reported_as_a_range(tmp_pa
 
     where = corrupt_location(lambda: LOG_READERS[operation](table))
 
-    (region,) = table.regions()
+    (region,) = table.list_regions()
     assert where == {**location_of(table, 1), "position": "1..3", "object": wal_prefix(region.id)}
     assert generation_paths(tmp_path) == []
 
@@ -106,11 +106,11 @@ def lost_after_the_swap(table: Table, path: Path) -> object:
     ports = faulty(plan)
     registry = ports.registry
     losing = changed(ports, registry=lambda kind, **options: Losing(registry(kind, **options).inner, plan))
-    return lancelsm.open(table.uri, ports=losing).upsert([row(9)])
+    return lancelsm.open.on(losing)(table.uri).upsert([row(9)])
 
 
 def damaged_in_flight(table: Table, _: Path) -> object:
-    return lancelsm.open(table.uri, ports=_damaging(FaultPlan())).upsert([row(9)])
+    return lancelsm.open.on(_damaging(FaultPlan()))(table.uri).upsert([row(9)])
 
 
 def doubled_above_the_head(table: Table, path: Path) -> object:
@@ -160,12 +160,12 @@ def test_an_append_acknowledges_nothing_if_the_swap_returns_other_totals(
     ports = faulty(plan)
     registry = ports.registry
     stale = changed(ports, registry=lambda kind, **options: StaleTotals(registry(kind, **options).inner, plan))
-    writer = lancelsm.open(table.uri, ports=stale).writer(pipeline_depth=depth)
+    writer = lancelsm.open.on(stale)(table.uri).writer(pipeline_depth=depth)
 
     with pytest.raises(Corrupt, match=field) as caught:
         writer.upsert([row(9)])
 
-    (region,) = table.regions()
+    (region,) = table.list_regions()
     assert (caught.value.where["region"], "position" in caught.value.where) == (region.id, True)
 
 
@@ -173,7 +173,7 @@ def test_an_append_acknowledges_nothing_if_the_swap_returns_other_totals(
 def test_a_head_without_a_tail_must_have_the_sum_of_its_manifest(tmp_path: Path, operation: str) -> None:
     table, _ = table_with_tail(tmp_path)
     table.flush()
-    (region,) = table.regions()
+    (region,) = table.list_regions()
     head = region.head()
     other = (head.entry_setsum + Setsum.of_item(b"other")).hex()
     region.context.registry.swap(head_key(table.config.table, region.id), expect={}, change={"entry_setsum": other})
@@ -197,7 +197,7 @@ def test_a_collection_deletes_no_log_that_differs_from_what_was_flushed(tmp_path
 
     where = corrupt_location(lambda: table.collect(yes=True, interval_seconds=0))
 
-    (region,) = table.regions()
+    (region,) = table.list_regions()
     if fault in FIRST_WRONG:
         assert where == location_of(table, FIRST_WRONG[fault])
     else:  # the entry itself is sound
@@ -277,7 +277,7 @@ def test_a_claim_fences_off_a_duplicate_entry_above_the_head(tmp_path: Path) -> 
     with pytest.raises(Corrupt, match="region claim"):
         table.upsert([row(9)])
 
-    (region,) = table.regions()
+    (region,) = table.list_regions()
     table.claim(region)
 
     assert decode(leftover.read_bytes(), position=Position(ENTRIES + 1), key="").fence

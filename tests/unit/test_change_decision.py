@@ -11,7 +11,6 @@ import pyarrow as pa
 import pytest
 
 import lancelsm
-from lancelsm import backup
 from lancelsm.admin.clone import clone_snapshot
 from lancelsm.common.layout import source_key
 from lancelsm.errors import LsmError
@@ -88,7 +87,7 @@ def test_any_cut_of_a_reordered_stream_gives_the_rows_of_the_reference(tmp_path,
             store = FaultyStore(LocalStore(path), plan, process="victim")
             ports = Ports(store=lambda *_, store=store: store, clock=FakeClock(), threads=1)
             with contextlib.suppress(LsmError, Crash):
-                apply(lancelsm.open(path, ports=ports), part, **call)
+                apply(lancelsm.open.on(ports)(path), part, **call)
             plan.stop()
             crashes += bool(plan.injected)
             table = lancelsm.open(path)
@@ -294,7 +293,7 @@ def test_an_event_below_a_merged_delete_of_its_key_is_late(table):
 
 def test_a_call_is_one_entry_per_region_and_moves_the_offset_in_its_swap(table):
     apply(table, [event(key, "a", 1, op) for key in range(8) for op in "ud"], source="s", offset=7)
-    heads = [region.head() for region in table.regions()]
+    heads = [region.head() for region in table.list_regions()]
     assert [head.next_position for head in heads] == [2, 2]
     assert [head.applied("source:s") for head in heads] == [7, 7]
     assert table.source_offset("s") == 7
@@ -324,8 +323,8 @@ def test_the_table_remembers_what_orders_its_events(table):
 
 def test_copies_of_a_table_remember_what_orders_its_events(table, tmp_path):
     apply(table, [event(1, "a", 5)])
-    backup.back_up(table, tmp_path / "backup")
-    backup.restore(tmp_path / "backup", tmp_path / "restored")
+    lancelsm.backup(table, tmp_path / "backup")
+    lancelsm.restore(tmp_path / "backup", tmp_path / "restored")
     table.snapshot("s")
     clone_snapshot(open_table(table.uri), "s", tmp_path / "clone")
     for uri in (tmp_path / "restored", tmp_path / "clone"):

@@ -42,11 +42,11 @@ def applied_with(plan: FaultPlan, path: Path) -> lancelsm.Table:
     """Apply the events in a process with faults, then again in a healthy one after another writer."""
     ports = Ports(store=lambda *_: FaultyStore(LocalStore(path), plan, process="victim"), clock=FakeClock(), threads=1)
     with contextlib.suppress(LsmError, Crash):
-        lancelsm.open(path, ports=ports).apply_changes(EVENTS, source="s", offset=10)
+        lancelsm.open.on(ports)(path).apply_changes(EVENTS, source="s", offset=10)
     plan.stop()
     table = lancelsm.open(path)
     offset = table.source_offset("s")
-    assert offset == 4 or [region.head().applied("source:s") for region in table.regions()] == [10, 10]
+    assert offset == 4 or [region.head().applied("source:s") for region in table.list_regions()] == [10, 10]
     table.apply_changes(EVENTS, source="s", offset=10)
     table.upsert([{"id": 0, "v": "third"}])
     assert table.apply_changes(EVENTS, source="s", offset=10).skipped == len(EVENTS)
@@ -66,6 +66,6 @@ def test_each_event_is_applied_once_after_a_fault_at_any_request(template: Path,
         injected = bool(plan.injected)
         rows = table.scan().to_arrow().sort_by("id").to_pylist()
         assert rows == [{"id": 0, "v": "third"}, *EVENTS[1:]], at
-        assert sum(region.head().wal_rows for region in table.regions()) == len(FIRST) + len(EVENTS) + 1, at
+        assert sum(region.head().wal_rows for region in table.list_regions()) == len(FIRST) + len(EVENTS) + 1, at
         assert table.source_offset("s") == 10
     assert at > 8

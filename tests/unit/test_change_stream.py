@@ -61,7 +61,7 @@ def test_a_cursor_reads_each_change_once_while_collections_run(table):
 
 def test_a_stream_below_the_floor_is_refused_even_if_objects_stand_at_its_positions(table, handle):
     write(table, 1, 2, 3)
-    region = table.regions()[0]
+    region = table.list_regions()[0]
     keys = [wal_entry(region.id, Position(position)) for position in (1, 2, 3)]
     bodies = [handle.context.objects.get(key).body for key in keys]
     flush_merge_collect(table)
@@ -170,7 +170,7 @@ def test_a_cursor_is_not_saved_past_an_unreadable_change(table, monkeypatch):
 
 def test_a_sealed_region_is_read_to_its_end(table):
     write(table, 0, 1)
-    table.seal(table.regions()[0])
+    table.seal(table.list_regions()[0])
 
     changes = table.changes(cursor="sink")
     assert values_in(changes) == [0, 1]
@@ -211,7 +211,7 @@ def test_a_stalled_cursor_keeps_log_and_generations_until_it_is_dropped(table):
 
 
 def generations(table: Table) -> int:
-    region = table.regions()[0]
+    region = table.list_regions()[0]
     return len(newest(region, region.head())[1].generations)
 
 
@@ -249,7 +249,7 @@ def test_a_save_that_failed_halfway_is_completed_by_the_next_save(tmp_path):
 
 def test_a_committed_object_that_is_not_an_entry_is_corrupt_and_named(table, handle):
     write(table, 0)
-    key = wal_entry(table.regions()[0].id, Position(1))
+    key = wal_entry(table.list_regions()[0].id, Position(1))
     handle.context.objects.delete([key])
     handle.context.objects.create(key, b"not an entry")
 
@@ -267,7 +267,7 @@ def test_the_stream_reports_how_many_entries_it_has_read_ahead(table):
 
 def test_many_fences_in_a_row_do_not_end_a_stream(table):
     write(table, 0)
-    region = table.regions()[0]
+    region = table.list_regions()[0]
     for _ in range(12):
         table.claim(region, owner="another")
         table.claim(region)
@@ -292,7 +292,7 @@ def test_a_set_of_a_cursor_that_fails_at_any_call_leaves_the_old_or_the_new_posi
             print(number, repr(error))
         table = lancelsm.open(copy)
         later = replace(Ports(), clock=FakeClock(FakeClock().now() + 7200))
-        flush_merge_collect(lancelsm.open(copy, ports=later))
+        flush_merge_collect(lancelsm.open.on(later)(copy))
         assert [pin.name for pin in read_pins(table._context)] == ["sink"]
         assert values_in(table.changes(cursor="sink")) in [[4, 5], {2: [2, 3, 4, 5], "latest": []}[start]]
         keys = [key.sort for key, _ in table._context.registry.list(cursors(table.config.table))]
@@ -321,7 +321,7 @@ def test_setting_a_cursor_in_one_region_keeps_what_was_saved_in_another_meanwhil
     for value in range(3):
         region_per_key.upsert([{"id": 1, "v": value}])
         region_per_key.upsert([{"id": 2, "v": value}])
-    one, two = (next(r.id for r in region_per_key.regions() if r.values[0][1][0] == n) for n in (1, 2))
+    one, two = (next(r.id for r in region_per_key.list_regions() if r.values[0][1][0] == n) for n in (1, 2))
     consumer = region_per_key.set_cursor("sink")
     announce = cursor.start_move
 

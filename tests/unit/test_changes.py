@@ -52,7 +52,7 @@ def test_upserts_and_deletes_are_streamed_in_commit_order(table, handle):
 
 def test_flushes_merges_and_fences_do_not_appear_in_the_stream(table, handle):
     table.upsert([{"id": 1, "v": 1}])
-    for region in table.regions():
+    for region in table.list_regions():
         table.claim(region, owner="another")
         table.claim(region)
     table.run()
@@ -63,7 +63,7 @@ def test_flushes_merges_and_fences_do_not_appear_in_the_stream(table, handle):
 
 def test_a_stream_starts_at_the_given_position_time_or_end(table, handle):
     clock, moments = FakeClock(), []
-    table = lancelsm.open(table.uri, ports=faulty(FaultPlan(), clock=clock))
+    table = lancelsm.open.on(faulty(FaultPlan(), clock=clock))(table.uri)
     for value in range(4):
         moments.append(clock.now())
         table.upsert([{"id": 1, "v": value}])

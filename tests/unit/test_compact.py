@@ -12,7 +12,6 @@ import pytest
 import lancelsm
 from lancelsm.admin.clone import clone_snapshot
 from lancelsm.admin.rebuild import rebuild
-from lancelsm.backup import back_up, restore
 from lancelsm.common.layout import SQLITE
 from lancelsm.compaction import compact, maintenance, tasks
 from lancelsm.compaction.background import BackgroundRunner
@@ -37,7 +36,7 @@ def test_a_region_with_too_many_generations_gets_one_with_the_newest_row_of_each
     assert [one["id"] for one in stored if one["_tombstone"]] == [0], "the base has a row with this key"
     (status,) = table.status().regions
     assert (status.generations, status.newest_generation, status.merged_generation) == (1, 5, 1)
-    assert table.regions()[0].head().pending_generations == 1
+    assert table.list_regions()[0].head().pending_generations == 1
     assert table.compact() == []
     has_all(table, rows)
 
@@ -55,7 +54,7 @@ def test_a_region_with_few_generations_is_left_alone(tmp_path: Path) -> None:
 @pytest.mark.rest
 def test_a_compaction_stops_when_its_time_is_over_and_the_next_one_continues(tmp_path: Path) -> None:
     table, rows = crowded(tmp_path, generations=5)
-    handle, (region,) = table._handle, [one.id for one in table.regions()]
+    handle, (region,) = table._handle, [one.id for one in table.list_regions()]
 
     def bounded(seconds: float, *, rows_max: int) -> tuple[list[int], list[str]]:
         pace = SharedPace(clock=handle.context.clock, seconds=seconds)
@@ -87,7 +86,7 @@ def test_flushes_and_merges_continue_behind_a_compacted_generation(tmp_path: Pat
 def test_a_compaction_that_crashes_at_any_call_leaves_all_rows_and_is_done_by_the_next_one(tmp_path: Path) -> None:
     table, _ = crowded(tmp_path / "first")
     plan = FaultPlan()
-    opened = lancelsm.open(table.uri, ports=faulty(plan))
+    opened = lancelsm.open.on(faulty(plan))(table.uri)
     first = len(plan.calls)
     opened.compact()
     calls = plan.calls[first:]
@@ -97,7 +96,7 @@ def test_a_compaction_that_crashes_at_any_call_leaves_all_rows_and_is_done_by_th
         print(call)
         table, rows = crowded(tmp_path / f"{call.index}")
         fault = CRASH_AFTER if call.writes else CRASH_BEFORE
-        crashing = lancelsm.open(table.uri, ports=faulty(FaultPlan.at(call.index, fault), process=f"{call.index}"))
+        crashing = lancelsm.open.on(faulty(FaultPlan.at(call.index, fault), process=f"{call.index}"))(table.uri)
         with pytest.raises(Crash):
             crashing.compact()
         assert rows_of(lancelsm.open(table.uri)) == rows
@@ -182,7 +181,7 @@ def test_a_region_that_is_compacted_during_its_merge_is_not_marked_as_behind(
     monkeypatch.setattr(tasks, "fold_delta", folded)
     assert table.merge().generations == 4
 
-    head = table.regions()[0].head()
+    head = table.list_regions()[0].head()
     assert (head.dirty, head.merged, head.pending_generations) == ("", 5, 0)
     has_all(table, rows)
 
@@ -251,7 +250,7 @@ def test_a_compaction_reads_no_entry_of_the_log(tmp_path: Path) -> None:
     table, _ = crowded(tmp_path)
     store = CountingStore(Path(table.uri))
 
-    assert lancelsm.open(table.uri, ports=Ports(store=lambda *_: store, threads=1)).compact()
+    assert lancelsm.open.on(Ports(store=lambda *_: store, threads=1))(table.uri).compact()
     assert store.entries == []
 
 
@@ -281,12 +280,12 @@ def test_copies_rebuilds_and_streams_of_a_compacted_table_have_all_rows(tmp_path
     assert sum(one.rows.num_rows for one in table.changes(cursor="audit")) == changes
     clone_snapshot(open_table(table.uri), "now", tmp_path / "clone")
     assert rows_of(lancelsm.open(tmp_path / "clone")) == rows
-    back_up(table, tmp_path / "backup")
-    restore(tmp_path / "backup", tmp_path / "restored")
+    lancelsm.backup(table, tmp_path / "backup")
+    lancelsm.restore(tmp_path / "backup", tmp_path / "restored")
     assert rows_of(lancelsm.open(tmp_path / "restored")) == rows
     for path in Path(table.uri, SQLITE).parent.glob("registry.sqlite*"):
         path.unlink()
     rebuild(open_table(table.uri))
     table = lancelsm.open(table.uri)
-    assert table.regions()[0].head().pending_generations == 1
+    assert table.list_regions()[0].head().pending_generations == 1
     has_all(table, rows)

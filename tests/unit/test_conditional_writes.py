@@ -129,7 +129,7 @@ def test_a_token_is_refused_when_its_log_was_collected(tmp_path: Path) -> None:
     for _ in range(2):
         table.collect(yes=True, interval_seconds=0)
     table.upsert([row(4)])
-    assert table.regions()[0].head().first_position > 2
+    assert table.list_regions()[0].head().first_position > 2
 
     with pytest.raises(Contended, match="the log was collected"):
         table.upsert([row(2)], if_unchanged=read.token)
@@ -154,7 +154,7 @@ def test_text_that_is_no_token_is_refused(text: str) -> None:
 
 def test_a_token_that_is_not_of_this_log_is_refused(tmp_path: Path) -> None:
     table = make(tmp_path, row(1))
-    (region,) = table.regions()
+    (region,) = table.list_regions()
     position, total = point_of(region.head())
     other_log, later = (position, Setsum.of_item(b"other")), (Position(position + 1), total)
 

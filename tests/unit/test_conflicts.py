@@ -15,8 +15,6 @@ import pytest
 
 import lancelsm
 from lancelsm.admin.clone import clone_snapshot
-from lancelsm.admin.drop import drop_table
-from lancelsm.backup import back_up, restore
 from lancelsm.errors import Ambiguous, Contended, Unavailable
 from lancelsm.objects import Body, ObjectStore, PreconditionFailed, WriteUnknown, Written
 from lancelsm.objects.filesystem import LocalStore
@@ -55,11 +53,11 @@ class ConflictingStore(LocalStore):
 
 
 def create(directory: Path, ports: Ports) -> None:
-    lancelsm.create(directory / "table", FIRST, primary_key="id", registry="object", ports=ports)
+    lancelsm.create.on(ports)(directory / "table", FIRST, primary_key="id", registry="object")
 
 
 def with_table(act: Callable[[Table], Any]) -> Callable[[Path, Ports], None]:
-    return lambda directory, ports: act(lancelsm.open(directory / "table", ports=ports))
+    return lambda directory, ports: act(lancelsm.open.on(ports)(directory / "table"))
 
 
 STEPS: dict[str, Callable[[Path, Ports], Any]] = {
@@ -72,10 +70,10 @@ STEPS: dict[str, Callable[[Path, Ports], Any]] = {
     "clone": lambda directory, ports: clone_snapshot(
         open_table(directory / "table", ports=ports), "monday", directory / "clone", ports=ports
     ),
-    "back up": with_table(lambda table: back_up(table, f"{table.uri}/../backup")),
-    "restore": lambda directory, ports: restore(directory / "backup", directory / "restored", ports=ports),
+    "back up": with_table(lambda table: lancelsm.backup(table, f"{table.uri}/../backup")),
+    "restore": lambda directory, ports: lancelsm.restore.on(ports)(directory / "backup", directory / "restored"),
     "collect": with_table(lambda table: table.collect(yes=True, interval_seconds=0)),
-    "drop": lambda directory, ports: drop_table(directory / "restored", ports=ports),
+    "drop": lambda directory, ports: lancelsm.drop.on(ports)(directory / "restored"),
 }
 RESULT_TABLES = {"clone": "clone", "restore": "restored"}
 

@@ -14,7 +14,6 @@ import pytest
 import lancelsm
 from lancelsm.admin import clone as cloning
 from lancelsm.admin.clone import clone_snapshot
-from lancelsm.admin.drop import drop_table
 from lancelsm.admin.rebuild import rebuild
 from lancelsm.common.layout import DROPPING, SQLITE
 from lancelsm.dataset.tags import tags
@@ -72,7 +71,7 @@ def test_a_drop_of_a_copy_leaves_the_clone_readable(source: Table, tmp_path: Pat
         lose_registry(source)
 
     with pytest.warns(UserWarning, match=f"{WARNING} {original.uri}") as warned:
-        drop_table(copy)
+        lancelsm.drop(copy)
 
     assert f"snapshot drop {source.uri} --name clone-" in str(warned[0].message)
     assert not (copy / "data").exists()
@@ -81,9 +80,9 @@ def test_a_drop_of_a_copy_leaves_the_clone_readable(source: Table, tmp_path: Pat
     collect_all(source)
     assert values_by_id(lancelsm.open(original.uri)) == NEWEST
 
-    drop_table(original.uri)
+    lancelsm.drop(original.uri)
     assert (pins(source), clone_tags(source)) == ([], [])
-    drop_table(source.uri)
+    lancelsm.drop(source.uri)
 
 
 @pytest.mark.rest
@@ -104,7 +103,7 @@ def test_a_drop_of_a_copy_that_is_interrupted_at_any_call_does_not_end_the_pin(
             return  # only the reply was lost
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # a call that only deletes the last files does not warn
-            drop_table(copy, ports=ports)
+            lancelsm.drop.on(ports)(copy)
         assert not (copy / "data").exists()
 
     plan = FaultPlan()
@@ -127,12 +126,12 @@ def test_a_moved_clone_leaves_its_pin_which_can_then_be_dropped(source: Table, t
     assert values_by_id(lancelsm.open(tmp_path / "moved")) == NEWEST
 
     with pytest.warns(UserWarning, match="or that clone was moved"):
-        drop_table(tmp_path / "moved")
+        lancelsm.drop(tmp_path / "moved")
     with pytest.raises(Invalid, match="a clone shares the table's files"):
-        drop_table(source.uri)
+        lancelsm.drop(source.uri)
 
     source.drop_snapshot(next(pin.name for pin in source.snapshots() if pin.clone))
-    drop_table(source.uri)
+    lancelsm.drop(source.uri)
 
 
 @pytest.mark.parametrize("spelling", ["link", "url", "dots"])
@@ -141,7 +140,7 @@ def test_another_spelling_of_the_location_of_a_clone_is_no_copy(source: Table, t
     cloned(source, location)
     (tmp_path / "link").symlink_to(location)
 
-    drop_table({"link": tmp_path / "link", "url": f"file://{location}", "dots": location / ".." / "clone"}[spelling])
+    lancelsm.drop({"link": tmp_path / "link", "url": f"file://{location}", "dots": location / ".." / "clone"}[spelling])
 
     assert (pins(source), clone_tags(source)) == ([], [])
 
@@ -161,7 +160,7 @@ def test_a_drop_of_a_copy_of_an_unfinished_clone_does_not_stop_the_clone(
     shutil.copytree(tmp_path / "clone", tmp_path / "copy")
 
     with pytest.warns(UserWarning, match=WARNING):
-        drop_table(tmp_path / "copy")
+        lancelsm.drop(tmp_path / "copy")
     clone()
 
     assert values_by_id(lancelsm.open(tmp_path / "clone")) == NEWEST

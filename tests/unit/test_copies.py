@@ -14,12 +14,9 @@ import lance
 import pytest
 
 import lancelsm
-from lancelsm import backup
-from lancelsm.admin import drop
+from lancelsm.admin import backup, drop
 from lancelsm.admin.clone import clone_snapshot
-from lancelsm.admin.drop import drop_table
 from lancelsm.admin.rebuild import rebuild
-from lancelsm.backup import back_up, restore
 from lancelsm.common.layout import SQLITE, Key, head_key, scheduled_key
 from lancelsm.dataset.cleanup import clean_versions, stored_versions
 from lancelsm.errors import Corrupt, Invalid, LsmError, Unavailable
@@ -87,7 +84,7 @@ def test_a_clone_has_the_rows_of_the_snapshot_but_no_files_of_its_own(source, tm
     assert values_by_id(clone) == NEWEST
     assert not (tmp_path / "clone" / "data").exists()
     assert clone.config.table != source.config.table
-    assert {region.id for region in clone.regions()}.isdisjoint(region.id for region in source.regions())
+    assert {region.id for region in clone.list_regions()}.isdisjoint(region.id for region in source.list_regions())
     assert clone.config.settings == source.config.settings
     assert clone.snapshots() == []
     assert clone.cursors() == []
@@ -120,7 +117,7 @@ def test_a_clone_of_a_snapshot_that_is_dropped_meanwhile_is_refused_and_pins_not
     assert source.snapshots() == []
     with pytest.raises(Invalid, match="there is no table at this location"):
         lancelsm.open(tmp_path / "clone")
-    drop_table(tmp_path / "clone")
+    lancelsm.drop(tmp_path / "clone")
 
 
 def test_a_clone_and_its_source_are_written_merged_and_collected_independently(source, tmp_path):
@@ -152,13 +149,13 @@ def test_a_source_keeps_the_files_of_its_clone_after_the_snapshot_is_dropped(sou
     assert values_by_id(clone) == NEWEST
     with pytest.raises(Invalid, match="not a view of the table"):
         source.at(pin.name)
-    for end in (lambda: source.drop_snapshot(pin.name), lambda: drop_table(source.uri)):
+    for end in (lambda: source.drop_snapshot(pin.name), lambda: lancelsm.drop(source.uri)):
         with pytest.raises(Invalid, match="a clone shares the table's files"):
             end()
 
-    drop_table(clone.uri)
+    lancelsm.drop(clone.uri)
     assert source.snapshots() == []
-    drop_table(source.uri)
+    lancelsm.drop(source.uri)
 
 
 def test_a_clone_cleans_up_only_its_own_files(source, tmp_path):
@@ -185,7 +182,7 @@ def test_a_clone_can_be_cloned(source, tmp_path):
     assert values_by_id(other) == {0: 70, 1: 71, 2: 1}
     assert values_by_id(clone) == {0: 70, 1: 1, 2: 1}
     with pytest.raises(Invalid, match="a clone shares the table's files"):
-        drop_table(clone.uri)
+        lancelsm.drop(clone.uri)
 
 
 def test_a_clone_over_an_existing_table_or_of_a_missing_snapshot_is_refused(source, tmp_path):
@@ -225,18 +222,18 @@ def test_a_clone_interrupted_at_any_call_is_no_table_until_the_same_call_finishe
 
 
 def test_a_backup_survives_its_source_and_is_restored_as_an_independent_table(source, tmp_path):
-    old = {region.id for region in source.regions()}
-    assert back_up(source.at("monday"), tmp_path / "monday").rows == 3
-    assert back_up(source, tmp_path / "today").rows == 4
+    old = {region.id for region in source.list_regions()}
+    assert lancelsm.backup(source.at("monday"), tmp_path / "monday").rows == 3
+    assert lancelsm.backup(source, tmp_path / "today").rows == 4
     assert [pin.name for pin in source.snapshots()] == ["monday"]
     shutil.rmtree(source.uri)
 
-    assert restore(tmp_path / "monday", tmp_path / "restored").rows == 3
+    assert lancelsm.restore(tmp_path / "monday", tmp_path / "restored").rows == 3
     restored = lancelsm.open(tmp_path / "restored")
     assert values_by_id(restored) == NEWEST
-    assert old.isdisjoint(region.id for region in restored.regions())
+    assert old.isdisjoint(region.id for region in restored.list_regions())
     assert (restored.settings.flush_rows, restored.config.regions.describe()) == (7, "bucket(id, 2)")
-    restore(tmp_path / "today", tmp_path / "other")
+    lancelsm.restore(tmp_path / "today", tmp_path / "other")
     assert values_by_id(lancelsm.open(tmp_path / "other")) == {**NEWEST, 5: 5}
     restored.upsert([{"id": 0, "v": 9}])
     restored.run()
@@ -244,15 +241,15 @@ def test_a_backup_survives_its_source_and_is_restored_as_an_independent_table(so
 
 
 def test_an_unfinished_backup_is_not_restored_and_can_be_finished(source, tmp_path):
-    back_up(source, tmp_path / "backup")
+    lancelsm.backup(source, tmp_path / "backup")
     (tmp_path / "backup" / "backup.json").unlink()
 
     with pytest.raises(Invalid, match="no finished backup found"):
-        restore(tmp_path / "backup", tmp_path / "restored")
-    back_up(source, tmp_path / "backup")
+        lancelsm.restore(tmp_path / "backup", tmp_path / "restored")
+    lancelsm.backup(source, tmp_path / "backup")
     with pytest.raises(Invalid, match="a backup already exists there"):
-        back_up(source, tmp_path / "backup")
-    restore(tmp_path / "backup", tmp_path / "restored")
+        lancelsm.backup(source, tmp_path / "backup")
+    lancelsm.restore(tmp_path / "backup", tmp_path / "restored")
 
 
 def test_a_backup_finished_by_another_process_is_distinguished_from_a_lost_reply(source, tmp_path, monkeypatch):
@@ -260,54 +257,54 @@ def test_a_backup_finished_by_another_process_is_distinguished_from_a_lost_reply
     with monkeypatch.context() as patch:
         patch.setattr(backup, "put_once", lambda *_, **__: None)
         with pytest.raises(Unavailable, match="could not be finished"):
-            back_up(source, location)
+            lancelsm.backup(source, location)
 
     def overtaken(**options: Any) -> None:
         monkeypatch.undo()
-        back_up(source.at("monday"), location)
+        lancelsm.backup(source.at("monday"), location)
         backup.write_copy(**options)
 
     monkeypatch.setattr(backup, "write_copy", overtaken)
     with pytest.raises(Invalid, match="a backup already exists there"):
-        back_up(source, location)
-    restore(location, tmp_path / "restored")
+        lancelsm.backup(source, location)
+    lancelsm.restore(location, tmp_path / "restored")
     assert values_by_id(lancelsm.open(tmp_path / "restored")) == NEWEST
 
 
 def test_a_backup_with_other_rows_than_were_backed_up_is_not_restored(source, tmp_path):
-    back_up(source, tmp_path / "backup")
+    lancelsm.backup(source, tmp_path / "backup")
     marker = tmp_path / "backup" / "backup.json"
     document = json.loads(marker.read_text())
     other = lancelsm.create(tmp_path / "other", [{"id": n, "v": 1} for n in range(4)], primary_key="id")
-    back_up(other, tmp_path / "foreign")
+    lancelsm.backup(other, tmp_path / "foreign")
     rows = json.loads((tmp_path / "foreign" / "backup.json").read_text())["path"]
     shutil.rmtree(tmp_path / "backup" / document["path"])
     shutil.copytree(tmp_path / "foreign" / rows, tmp_path / "backup" / document["path"])
 
     with pytest.raises(Corrupt, match="are not the 4 that were backed up"):
-        restore(tmp_path / "backup", tmp_path / "restored")
+        lancelsm.restore(tmp_path / "backup", tmp_path / "restored")
     with pytest.raises(Invalid, match="there is no table at this location"):
         lancelsm.open(tmp_path / "restored")
-    drop_table(tmp_path / "restored")
+    lancelsm.drop(tmp_path / "restored")
     lancelsm.create(tmp_path / "restored", [{"id": 1}], primary_key="id")
 
 
 @pytest.mark.parametrize("damage", [b"", b"{}", b'{"format": 1', b'{"format": 9}'])
 def test_an_unreadable_backup_is_reported(source, tmp_path, damage):
-    back_up(source, tmp_path / "backup")
+    lancelsm.backup(source, tmp_path / "backup")
     (tmp_path / "backup" / "backup.json").write_bytes(damage)
 
     with pytest.raises((Corrupt, Invalid), match=r"unreadable|format 9, this release"):
-        restore(tmp_path / "backup", tmp_path / "restored")
+        lancelsm.restore(tmp_path / "backup", tmp_path / "restored")
 
 
 def test_a_restore_interrupted_at_any_call_is_no_table_until_the_same_call_finishes_it(source, tmp_path):
-    back_up(source, tmp_path / "backup")
+    lancelsm.backup(source, tmp_path / "backup")
 
     def restored(attempt: int, ports: Ports) -> None:
         location = tmp_path / f"restored-{attempt}"
         if not (location / "_lancelsm" / "config.json").exists():
-            restore(tmp_path / "backup", location, ports=ports)
+            lancelsm.restore.on(ports)(tmp_path / "backup", location)
         assert values_by_id(lancelsm.open(location)) == {**NEWEST, 5: 5}
 
     each_crash(restored, step=2)
@@ -319,12 +316,12 @@ def test_a_dropped_table_is_gone_and_its_directory_can_be_used_again(source):
     context = open_table(location).context
     context.registry.swap(scheduled_key(context.table), expect=None, change={"sample": "aa"})
 
-    assert drop_table(location) > 10
+    assert lancelsm.drop(location) > 10
 
     with pytest.raises(Invalid, match="there is no table at this location"):
         lancelsm.open(location)
     with pytest.raises(Invalid, match="there is no table at this location"):
-        drop_table(location)
+        lancelsm.drop(location)
     for partition in ("S", "C", "T", "L"):
         assert context.registry.list(f"{partition}#{context.table}") == []
     assert context.registry.list("scrub") == []
@@ -348,7 +345,7 @@ def test_a_drop_interrupted_at_any_call_is_finished_by_the_same_call_before_a_cr
                 lancelsm.create(location, [{"id": 1, "v": 1}], primary_key="id")
         elif not (location / "_lancelsm" / "config.json").exists():
             return  # only the reply was lost
-        drop_table(location, ports=ports)
+        lancelsm.drop.on(ports)(location)
         assert not (location / "_versions").exists()
         assert not (location / "_mem_wal").exists()
 
@@ -360,7 +357,7 @@ def test_a_drop_interrupted_at_any_call_is_finished_by_the_same_call_before_a_cr
 def test_a_head_that_could_not_be_deleted_is_deleted_by_the_next_drop(source):
     """Only the catalog lists the heads, so it is deleted after all heads are gone, also with many threads."""
     context = open_table(source.uri).context
-    heads = [head_key(context.table, region.id) for region in source.regions()]
+    heads = [head_key(context.table, region.id) for region in source.list_regions()]
     catalog_deleted = threading.Event()
 
     class Failing(SqliteRegistry):
@@ -376,9 +373,9 @@ def test_a_head_that_could_not_be_deleted_is_deleted_by_the_next_drop(source):
         return Failing(Path(uri, SQLITE))
 
     with pytest.raises(Unavailable):
-        drop_table(source.uri, ports=Ports(registry=failing))
+        lancelsm.drop.on(Ports(registry=failing))(source.uri)
     assert context.registry.read(heads[0]) is not None
-    drop_table(source.uri)
+    lancelsm.drop(source.uri)
 
     assert [context.registry.read(key) for key in heads] == [None, None]
 
@@ -401,13 +398,13 @@ def test_a_clone_created_during_a_drop_of_its_source_stops_the_drop_or_is_refuse
     with monkeypatch.context() as patched:
         patched.setattr(drop, "read_lineage", lambda _: cloned(source, tmp_path / "early") and None)
         with pytest.raises(Invalid, match="a clone shares the table's files"):
-            drop_table(location)
+            lancelsm.drop(location)
     assert values_by_id(lancelsm.open(location)) == {**NEWEST, 5: 5}
     assert not (location / "_lancelsm" / "dropping.json").exists()
-    drop_table(tmp_path / "early")
+    lancelsm.drop(tmp_path / "early")
 
     monkeypatch.setattr(drop, "_check_no_clones", cloned_before)
-    drop_table(location)
+    lancelsm.drop(location)
     with pytest.raises(Invalid, match="there is no table at this location"):
         lancelsm.open(tmp_path / "late")
 
@@ -428,8 +425,8 @@ def test_a_source_that_lost_its_registry_still_keeps_the_files_of_its_clone(sour
     assert next(iter(stored_versions(uri=source.uri))).version == shared
     assert values_by_id(lancelsm.open(copy.uri)) == NEWEST
     with pytest.raises(Invalid, match="a clone shares the table's files") as raised:
-        drop_table(source.uri)
+        lancelsm.drop(source.uri)
     assert version.facts is not None
     assert version.facts.table in raised.value.remedy
-    drop_table(copy.uri)
-    drop_table(source.uri)
+    lancelsm.drop(copy.uri)
+    lancelsm.drop(source.uri)

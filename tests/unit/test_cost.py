@@ -64,12 +64,11 @@ class CountedTable:
         self._registry = CountingRegistry()
         self._seed = 0
         ports = Ports(registry=lambda kind, **_: self._registry)
-        self.table: Table = lancelsm.create(
+        self.table: Table = lancelsm.create.on(ports)(
             "s3://bucket/table",
             tables.base_rows(_BASE),
             primary_key="id",
             storage_options=server.options,
-            ports=ports,
         )
         self.append()  # creates the region and sets its dirty mark
         self.tables = Tables("s3://bucket", storage_options=server.options, ports=ports)

@@ -65,7 +65,7 @@ def calls(interrupted: Path, tmp_path_factory: pytest.TempPathFactory) -> list[C
 
 def is_complete(location: Path) -> bool:
     table = lancelsm.open(location)
-    assert len(table.regions()) == 2
+    assert len(table.list_regions()) == 2
     table.upsert([row(key, "b") for key in range(2, 8)])
     return rows_of(table) == [row(1), *(row(key, "b") for key in range(2, 8))]
 
@@ -236,13 +236,13 @@ def test_a_base_of_a_newer_release_is_refused_and_the_error_says_what_to_install
 
 def test_a_region_of_new_values_is_created_by_its_first_write(tmp_path: Path) -> None:
     table = create(tmp_path, regions="identity(id)")
-    assert table.regions() == []
+    assert table.list_regions() == []
     assert (rows_of(table), table.get([1]).num_rows, table.flush()) == ([], 0, [])
 
     table.upsert([row(1), row(2)])
     lancelsm.open(table.uri).upsert([row(2, "b"), row(3)])
 
-    assert len(table.regions()) == 3
+    assert len(table.list_regions()) == 3
     assert rows_of(table) == [row(1), row(2, "b"), row(3)]
     assert table.get([2, 3, 4]).num_rows == 2
 
@@ -271,13 +271,13 @@ def test_a_store_that_does_not_answer_is_unavailable_and_not_invalid(tmp_path: P
 
 def test_open_and_status_read_each_thing_once(tmp_path: Path) -> None:
     uri, plan = create(tmp_path).uri, FaultPlan()
-    table = lancelsm.open(uri, ports=faulty(plan))
+    table = lancelsm.open.on(faulty(plan))(uri)
     base = ["_versions/", "_versions/18446744073709551613.manifest"]
     (region,) = (one.region for one in table.status().regions)
     lists = [f"_mem_wal/{region}/{part}/" for part in ("manifest", "wal")]
     plan.calls.clear()
 
-    lancelsm.open(uri, ports=faulty(plan))
+    lancelsm.open.on(faulty(plan))(uri)
     assert [call.key for call in plan.calls if call.port == "objects"] == ["_lancelsm/config.json", *base, *lists]
 
     opened = len(plan.calls)

@@ -84,7 +84,7 @@ def test_a_missing_cursor_cannot_be_set_in_one_region_only(handle: TableHandle) 
 
 def test_a_cursor_can_be_set_in_one_region(handle: TableHandle) -> None:
     table = lancelsm.open(handle.context.uri)
-    one, other = table.regions()
+    one, other = table.list_regions()
     table.set_cursor("sink", start=2)
 
     moved = table.set_cursor("sink", region=one.id[:13])

@@ -12,7 +12,6 @@ import pytest
 
 import lancelsm
 from lancelsm.admin.clone import clone_snapshot
-from lancelsm.admin.drop import drop_table
 from lancelsm.admin.rebuild import rebuild
 from lancelsm.common.layout import SQLITE, Key, cursors, head_key, lease_key, pin_key, region_key, snapshots
 from lancelsm.errors import Corrupt, LsmError
@@ -74,7 +73,7 @@ def region_record_of(table: Table, partition: str) -> Key:
 def test_a_record_of_a_region_with_a_wrong_field_is_corrupt_and_can_be_rebuilt(
     table: Table, of: Callable[..., Key], field: str, value: object
 ) -> None:
-    change(table, of(context_of(table).table, table.regions()[0].id), **{field: value})
+    change(table, of(context_of(table).table, table.list_regions()[0].id), **{field: value})
 
     with pytest.raises(Corrupt, match="registry rebuild"):
         rows_of(table)
@@ -87,7 +86,7 @@ def test_a_record_of_a_region_with_a_wrong_field_is_corrupt_and_can_be_rebuilt(
 @in_both_registries
 @pytest.mark.parametrize("of", [head_key, region_key])
 def test_an_unreadable_record_of_a_region_is_corrupt_and_can_be_rebuilt(table: Table, of: Callable[..., Key]) -> None:
-    write(table, of(context_of(table).table, table.regions()[0].id), "[]")
+    write(table, of(context_of(table).table, table.list_regions()[0].id), "[]")
 
     with pytest.raises(Corrupt, match="registry rebuild"):
         rows_of(table)
@@ -182,12 +181,12 @@ def test_a_table_with_a_damaged_record_can_be_dropped(table: Table, of: str) -> 
     context = context_of(table)
     with lease(context, "merge"):
         pass
-    key = {"head": head_key(context.table, table.regions()[0].id), "lease": lease_key(context.table, "base")}[of]
+    key = {"head": head_key(context.table, table.list_regions()[0].id), "lease": lease_key(context.table, "base")}[of]
     if of == "lease":
         with lease(context, "base"):
             pass
     write(table, key, "[]")
 
-    drop_table(table.uri)
+    lancelsm.drop(table.uri)
     with pytest.raises(LsmError):
         lancelsm.open(table.uri)

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 import lancelsm
-from lancelsm import backup
+from lancelsm.admin import backup
 from lancelsm.admin import restore_point as restoring
 from lancelsm.admin.clone import clone_snapshot
 from lancelsm.admin.rebuild import rebuild
@@ -52,7 +52,7 @@ def merge(table: Table) -> None:
 def created(path: Path, clock: FakeClock | None = None, **settings: Any) -> Table:
     ports = Ports(clock=clock or FakeClock())
     options = {"primary_key": ("id", "a"), "regions": "bucket(id, 2)", "registry": "object"}
-    return lancelsm.create(path / "table", COLUMNS, **options, settings=settings, ports=ports)
+    return lancelsm.create.on(ports)(path / "table", COLUMNS, **options, settings=settings)
 
 
 def deleted(path: Path, clock: FakeClock | None = None, **settings: Any) -> Table:
@@ -103,7 +103,7 @@ def lying_store(path: Path) -> None:
 
     created(path)
     ports = Ports(store=lambda *_: Lying(path / "table"), clock=FakeClock())
-    table = lancelsm.open(path / "table", ports=ports)
+    table = lancelsm.open.on(ports)(path / "table")
     apply(table, event(0, 5, gone=True))
     with pytest.raises(Corrupt, match="reads back"):
         merge(table)
@@ -120,7 +120,7 @@ def cloned(path: Path) -> None:
     merge(table)
     table.snapshot("s")
     clone_snapshot(table._handle, "s", path / "clone", registry="object", ports=Ports(clock=clock))
-    clone = lancelsm.open(path / "clone", ports=Ports(clock=clock))
+    clone = lancelsm.open.on(Ports(clock=clock))(path / "clone")
     shutil.rmtree(Path(table.uri, STATEMENTS))
     assert late(clone, event(2, 6), event(9, 6), event(10, 7)) == 2
     assert clone.scrub().ok
@@ -140,13 +140,13 @@ def backed_up(path: Path) -> None:
     apply(table, event(1, 8, gone=True), event(2, 9))
     table.flush()
     apply(table, event(5, 10, gone=True))
-    backup.back_up(table, path / "backup", ports=Ports(clock=clock))
+    lancelsm.backup.on(Ports(clock=clock))(table, path / "backup")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(backup, "register_table", crashes)
         with pytest.raises(Crash):
-            backup.restore(path / "backup", path / "restored", registry="object", ports=Ports(clock=clock))
-    backup.restore(path / "backup", path / "restored", registry="object", ports=Ports(clock=clock))
-    restored = lancelsm.open(path / "restored", ports=Ports(clock=clock))
+            lancelsm.restore.on(Ports(clock=clock))(path / "backup", path / "restored", registry="object")
+    lancelsm.restore.on(Ports(clock=clock))(path / "backup", path / "restored", registry="object")
+    restored = lancelsm.open.on(Ports(clock=clock))(path / "restored")
     assert late(restored, event(2, 8), event(1, 7), event(5, 9), event(9, 6)) == 4
     assert late(restored, event(1, 8), event(5, 10), event(10, 7)) == 0
     assert restored.scrub().ok
@@ -163,7 +163,7 @@ def resharded(path: Path) -> None:
     apply(table, event(2, 7, gone=True))
     merge(table)
     table.reshard("bucket(id, 3)")
-    table = lancelsm.open(table.uri, ports=Ports(clock=clock))
+    table = lancelsm.open.on(Ports(clock=clock))(table.uri)
     assert late(table, event(2, 6), event(3, 6), event(0, 5), event(9, 7)) == 3
     clock.advance(8 * DAY)
     apply(table, event(1, 9, gone=True))
@@ -330,7 +330,7 @@ def test_a_merge_that_ends_at_any_request_for_a_file_forgets_no_delete(tmp_path:
         store = FaultyStore(LocalStore(path), plan, process="victim")
         ports = Ports(store=lambda *_, store=store: store, clock=FakeClock())  # type: ignore[misc]
         with contextlib.suppress(LsmError, Crash):
-            lancelsm.open(path, ports=ports).merge(engine="inprocess")
+            lancelsm.open.on(ports)(path).merge(engine="inprocess")
         plan.stop()
         injected = bool(plan.injected)
         again = lancelsm.open(path)

@@ -147,7 +147,7 @@ def test_messages_too_large_for_one_entry_become_several_entries():
 
 def test_a_missing_region_is_created():
     deployment = Deployment(buckets=1)
-    assert deployment.regions() == []
+    assert deployment.list_regions() == []
     deployment.send([(7, 1)], sequence=1)
 
     deployment.deliver()
@@ -629,7 +629,7 @@ def test_messages_wait_untried_if_no_time_is_left():
     (outcome,) = deployment.deliver(seconds=0)
 
     assert isinstance(outcome.retry, Unavailable)
-    assert deployment.regions() == []
+    assert deployment.list_regions() == []
 
 
 def test_no_further_region_is_tried_after_a_slow_store_used_the_time(monkeypatch):

@@ -30,7 +30,7 @@ def evolved(deployment: Deployment, change: SchemaChange | None) -> TableSchema:
 
 def rows_of_log(deployment: Deployment) -> list[dict[str, object]]:
     """The rows of the log of the only region, in the columns of the configuration."""
-    (region,) = deployment.regions()
+    (region,) = deployment.list_regions()
     found = deployment.store.list(f"_mem_wal/{region.id}/wal/")
     entries = [decode(deployment.store.get(one.key).body, position=1, key=one.key) for one in found]  # type: ignore[union-attr,arg-type]
     schema = deployment.config.schema
@@ -63,7 +63,7 @@ def test_a_message_of_newer_columns_makes_a_container_read_the_configuration() -
 
     assert (outcome.rejection, outcome.retry) == (None, None)
     assert rows_of_log(deployment) == [{"id": 7, "v": 2, "note": "x", "_tombstone": False}]
-    assert deployment.regions()[0].head().schema_version == 2
+    assert deployment.list_regions()[0].head().schema_version == 2
 
 
 def test_a_container_converts_rows_for_columns_that_it_does_not_know_yet() -> None:

@@ -107,7 +107,7 @@ def test_a_region_whose_flush_runs_is_not_flushed_again(tmp_path: Path) -> None:
     table, registry, work = create(tmp_path, regions="bucket(id, 2)"), DirtyIndex(), FakeWork()
     table.upsert([row(key) for key in range(8)])
     registry.add(table)
-    busy, free = table.regions()
+    busy, free = table.list_regions()
 
     with lease(open_table(table.uri).context, flush_lease(busy.id)):
         run(registry, open_table=EAGER, work=work)
@@ -163,7 +163,7 @@ class DirtyIndex:
         """Add the table as the index shows it once it has caught up."""
         identity = table.config.table
         self.records[table_key(identity)] = {"format": 1, "uri": table.uri}
-        self.marks += [(identity, one.id, one.head().dirty) for one in table.regions() if one.head().dirty]
+        self.marks += [(identity, one.id, one.head().dirty) for one in table.list_regions() if one.head().dirty]
 
 
 @dataclass
@@ -249,7 +249,7 @@ def test_a_region_with_too_many_generations_is_compacted_unless_another_invocati
         table.upsert([row(key)])
         table.flush()
     registry.add(table)
-    (region,) = [one.id for one in table.regions()]
+    (region,) = [one.id for one in table.list_regions()]
     opener = table_opener(merge_generations=100)
 
     work, busy, merging = FakeWork(), FakeWork(), FakeWork(running=[f"{table.config.table}-0123456789abcdef"])
@@ -283,7 +283,7 @@ def test_generations_that_lances_writer_flushed_start_no_compaction(
     monkeypatch.setattr("lancelsm.stack.dispatch.newest", newest)
     run(registry, open_table=table_opener(merge_generations=100), work=work)
 
-    (region,) = [one.id for one in table.regions()]
+    (region,) = [one.id for one in table.list_regions()]
     assert work.compactions == ([(table.uri, (region,))] if theirs == 1 else []), "two of ours can become one"
 
 

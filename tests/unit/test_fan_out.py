@@ -128,7 +128,7 @@ def test_tables_for_which_there_is_no_time_are_left(tmp_path: Path) -> None:
         clock.sleep(20)
         return EAGER(uri)
 
-    dirty: DirtyRegions = {table.config.table: tuple(one.id for one in table.regions()) for table in tables}
+    dirty: DirtyRegions = {table.config.table: tuple(one.id for one in table.list_regions()) for table in tables}
     done = dispatch(registry, dirty, open_table=slow, work=work, pace=Pace(clock=clock, seconds=70))
 
     assert done.flushed == tuple(table.uri for table in tables[:2]), "two tables took 40 s, a third may take 20 s"
@@ -142,7 +142,7 @@ def test_all_regions_of_a_table_are_looked_at_if_the_chunk_names_none(tmp_path: 
 
     dispatch(registry, {table.config.table: None}, open_table=EAGER, work=work)
 
-    assert sorted(work.groups[0]) == sorted(region.id for region in table.regions())
+    assert sorted(work.groups[0]) == sorted(region.id for region in table.list_regions())
 
 
 class CountedGets(MemoryStore):
@@ -165,14 +165,14 @@ def test_a_due_table_of_four_regions_is_checked_with_these_reads(tmp_path: Path)
     for listed in handle.context.objects.list(""):
         if (found := handle.context.objects.get(listed.key)) is not None:
             store.create(listed.key, found.body)
-    heads = [head_key(table.config.table, one.id).partition for one in table.regions()]
+    heads = [head_key(table.config.table, one.id).partition for one in table.list_regions()]
     for partition in [f"T#{table.config.table}", *heads]:
         for key, record in handle.context.registry.list(partition):
             registry.swap(key, expect=None, change=record)
     registry.units.clear()
     counted = replace(handle, context=replace(handle.context, objects=store, registry=registry))
 
-    dirty: DirtyRegions = {table.config.table: tuple(one.id for one in table.regions())}
+    dirty: DirtyRegions = {table.config.table: tuple(one.id for one in table.list_regions())}
     done = dispatch(index, dirty, open_table=lambda _: counted, work=FakeWork())
 
     assert {one.name for one in done.waiting[table.uri]} == {"oldest_unflushed_seconds", "log_bytes"}

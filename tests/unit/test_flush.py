@@ -29,7 +29,7 @@ from tests.unit.tables import CountingStore, create, faulty, generation_paths, m
 
 
 def manifest_of(table: Table) -> Any:
-    (region,) = table.regions()
+    (region,) = table.list_regions()
     return newest(region, region.head())[1]
 
 
@@ -76,7 +76,7 @@ def test_sums_balance_between_log_and_generations(tmp_path: Path) -> None:
     for value in "abc":
         table.upsert([row(1, value), row(2, value)])
         table.flush()
-    (region,) = table.regions()
+    (region,) = table.list_regions()
     head, manifest = region.head(), manifest_of(table)
 
     log_ranges = [generation.folded for generation in manifest.generations]
@@ -87,7 +87,7 @@ def test_sums_balance_between_log_and_generations(tmp_path: Path) -> None:
 
 def test_fences_without_rows_are_flushed_with_the_next_rows(tmp_path: Path) -> None:
     table = create(tmp_path)
-    (region,) = table.regions()
+    (region,) = table.list_regions()
     table.claim(region)
     table.claim(region)
 
@@ -182,7 +182,7 @@ def test_a_flush_that_crashes_at_any_call_is_done_by_the_next_one(tmp_path: Path
     written = [row(0)]
     table.upsert(written)
     plan = FaultPlan()
-    opened = lancelsm.open(table.uri, ports=faulty(plan))
+    opened = lancelsm.open.on(faulty(plan))(table.uri)
     first = len(plan.calls)
     opened.flush()
     flushes = 1
@@ -191,7 +191,7 @@ def test_a_flush_that_crashes_at_any_call_is_done_by_the_next_one(tmp_path: Path
         written += [row(call.index % 3, f"{call.index}"), row(call.index)]
         table.upsert(written[-2:])
         fault = CRASH_AFTER if call.writes else CRASH_BEFORE
-        crashing = lancelsm.open(table.uri, ports=faulty(FaultPlan.at(call.index, fault), process=f"{call.index}"))
+        crashing = lancelsm.open.on(faulty(FaultPlan.at(call.index, fault), process=f"{call.index}"))(table.uri)
         with pytest.raises(Crash):
             crashing.flush()
         assert rows_of(table) == merged(written)
@@ -217,7 +217,7 @@ def test_a_flush_reads_each_entry_once_and_holds_one_generation(
         return write(keys=keys, rows=batches, **options)
 
     monkeypatch.setattr(maintenance, "write_generation", counted)
-    flushed = lancelsm.open(table.uri, ports=Ports(store=lambda *_: store, threads=1)).flush()
+    flushed = lancelsm.open.on(Ports(store=lambda *_: store, threads=1))(table.uri).flush()
 
     assert [one.rows for one in flushed] == held == [2, 2, 2, 2, 2]
     assert sorted(store.entries) == sorted(set(store.entries)), "no entry is read twice"

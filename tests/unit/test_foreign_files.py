@@ -19,9 +19,7 @@ from lancelsm.admin import create
 from lancelsm.admin.adopt import adopt
 from lancelsm.admin.clone import clone_snapshot
 from lancelsm.admin.create import create_table
-from lancelsm.admin.drop import drop_table
 from lancelsm.admin.foreign import first_foreign, first_foreign_data
-from lancelsm.backup import back_up, restore
 from lancelsm.common.layout import OWN_DIRECTORIES
 from lancelsm.errors import Invalid
 from lancelsm.objects.open import open_store
@@ -40,7 +38,7 @@ def sources(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("sources")
     table = lancelsm.create(directory / "table", ROWS, primary_key="id")
     table.snapshot("monday", "never")
-    back_up(table, directory / "backup")
+    lancelsm.backup(table, directory / "backup")
     return directory
 
 
@@ -48,7 +46,7 @@ def creators(sources: Path, location: Path) -> dict[str, Callable[[], Any]]:
     return {
         "create": lambda: lancelsm.create(location, ROWS, primary_key="id"),
         "clone": lambda: clone_snapshot(open_table(sources / "table"), "monday", location),
-        "restore": lambda: restore(sources / "backup", location),
+        "restore": lambda: lancelsm.restore(sources / "backup", location),
     }
 
 
@@ -92,7 +90,7 @@ def test_files_elsewhere_are_accepted_and_stay_after_a_drop(sources: Path, tmp_p
 
     creators(sources, location)[how]()
     assert ids(location) == [0, 1, 2, 3]
-    drop_table(location)
+    lancelsm.drop(location)
 
     assert set(mine) <= set(files_in(location))
 
@@ -105,7 +103,7 @@ def test_the_parent_of_another_table_is_refused_and_that_table_stays(tmp_path: P
     with pytest.raises(Invalid, match=f"would delete it: {directory}/"):
         lancelsm.create(tmp_path, ROWS, primary_key="id")
     with pytest.raises(Invalid, match="there is no table at this location"):
-        drop_table(tmp_path)
+        lancelsm.drop(tmp_path)
     assert ids(tmp_path / directory) == [0, 1, 2, 3, 9]
 
 
@@ -162,7 +160,7 @@ def test_the_same_call_finishes_a_table_that_lance_left_before_its_first_version
 
         assert ids(location) == [0, 1, 2, 3]
         assert set(before) <= set(files_in(location)), "a later collection removes them"
-        drop_table(location)
+        lancelsm.drop(location)
         assert not (location / "data").exists()
         states.append(before)
     assert len({tuple(map(str, state)) for state in states}) == 5
@@ -236,7 +234,7 @@ def test_objects_of_tables_with_a_longer_name_are_not_foreign(server: Server) ->
     server.objects["t2/data/x"] = server.objects["t/database/x"] = b"mine"
 
     lancelsm.create("s3://bucket/t", ROWS, primary_key="id", storage_options=server.options)
-    drop_table("s3://bucket/t", storage_options=server.options)
+    lancelsm.drop("s3://bucket/t", storage_options=server.options)
 
     assert sorted(server.objects) == ["t/database/x", "t2/data/x"]
 

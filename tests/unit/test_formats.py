@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import lancelsm
-from lancelsm.backup import BACKUP, back_up, restore
+from lancelsm.admin.backup import BACKUP
 from lancelsm.common.layout import CONFIG, RegionId
 from lancelsm.dataset.adoption import write_facts
 from lancelsm.dataset.base_table import open_base
@@ -55,7 +55,7 @@ def test_a_base_with_old_sums_is_refused(tmp_path: Path) -> None:
 def test_a_head_and_a_manifest_with_old_sums_are_refused(tmp_path: Path) -> None:
     table = create(tmp_path)
     table.upsert([row(1)])
-    (region,) = table.regions()
+    (region,) = table.list_regions()
     head = region.head()
     body = (Path(table.uri) / head.manifest_key).read_bytes()
     message = manifest_pb2.Manifest.FromString(body)
@@ -79,11 +79,11 @@ def test_the_list_of_a_round_with_old_sums_is_refused() -> None:
 
 def test_a_backup_with_old_sums_is_refused(tmp_path: Path) -> None:
     table = create(tmp_path)
-    back_up(table, tmp_path / "backup")
+    lancelsm.backup(table, tmp_path / "backup")
     set_format(tmp_path / "backup" / BACKUP, 1)
 
     with pytest.raises(Invalid, match=f"the backup {OLD}") as raised:
-        restore(tmp_path / "backup", tmp_path / "restored")
+        lancelsm.restore(tmp_path / "backup", tmp_path / "restored")
 
     assert "Restore it with the release that wrote it" in raised.value.remedy
 

@@ -168,7 +168,7 @@ def test_a_notebook_shows_levels_and_lag(table: Table) -> None:
     assert table.status()._repr_html_() in shown
     assert "rows to flush" not in table.at("monday")._repr_html_()
 
-    lancelsm.drop_table(table.uri)
+    lancelsm.drop(table.uri)
     assert "Invalid: " in table._repr_html_()
 
 
@@ -236,8 +236,8 @@ def test_a_version_that_is_open_in_async_code_is_released(table: Table) -> None:
 def test_an_error_of_a_write_ends_the_async_context(table: Table) -> None:
     async def write() -> None:
         async with table.writer() as writer:
-            writer.submit({**ROWS[0], "total": 1.0})
             table.seal(table.list_regions()[0])
+            writer.submit({**ROWS[0], "total": 1.0})
 
     with pytest.raises(Invalid, match="sealed"):
         asyncio.run(write())
@@ -251,6 +251,29 @@ def test_a_clone_and_an_optimize_are_methods(table: Table, tmp_path: Path) -> No
     assert table.optimize().left is False
 
 
+def test_a_table_or_its_location_is_copied_and_dropped(table: Table, tmp_path: Path) -> None:
+    table.snapshot("monday")
+    table.delete([1])
+    for number, given in enumerate((table, table.uri, Path(table.uri))):
+        clone = lancelsm.clone(given, "monday", tmp_path / f"clone-{number}")
+        copies = (
+            lancelsm.copy(given, tmp_path / f"copy-{number}"),
+            lancelsm.copy(given, tmp_path / f"{number}", at="monday"),
+        )
+        assert [one.rows for one in (clone, *copies)] == [4, 3, 4]
+        lancelsm.drop((lancelsm.open(clone.uri), clone.uri, Path(clone.uri))[number])
+        with pytest.raises(Invalid, match="no table"):
+            lancelsm.drop(clone.uri)
+
+    held = table.at("monday")
+    assert lancelsm.copy(held, tmp_path / "held").rows == 4
+    for wrong in (lambda: lancelsm.copy(held, tmp_path / "both", at=1), lambda: lancelsm.drop(held)):
+        with pytest.raises(Invalid, match="open at a snapshot"):
+            wrong()
+    with pytest.raises(TypeError, match="ports"):
+        lancelsm.open(table.uri, ports=testing.Ports())  # type: ignore[call-arg]
+
+
 def test_a_table_or_its_location_is_checked_and_backed_up(table: Table, tmp_path: Path) -> None:
     assert [one.name for one in lancelsm.doctor(table)] == [one.name for one in lancelsm.doctor(table.uri)]
     assert all(isinstance(one, lancelsm.Check) and one.ok for one in lancelsm.doctor(Path(table.uri)))
@@ -259,7 +282,7 @@ def test_a_table_or_its_location_is_checked_and_backed_up(table: Table, tmp_path
     assert "Invalid: " in wrong[0].found
 
     for number, given in enumerate((table, table.uri, Path(table.uri))):
-        assert lancelsm.back_up(given, tmp_path / f"backup-{number}").rows == 4
+        assert lancelsm.backup(given, tmp_path / f"backup-{number}").rows == 4
 
 
 def test_reports_and_snapshots_are_shown_in_a_notebook(table: Table) -> None:
@@ -284,7 +307,7 @@ def test_a_test_opens_tables_on_its_own_ports(tmp_path: Path) -> None:
 
     assert (made._handle.context.clock, opened._handle.context.clock) == (clock, clock)
     assert opened.settings.flush_rows == 7
-    lancelsm.back_up.on(ports)(opened, tmp_path / "backup")
+    lancelsm.backup.on(ports)(opened, tmp_path / "backup")
     assert lancelsm.restore.on(ports)(tmp_path / "backup", tmp_path / "again").rows == 4
     assert lancelsm.open(made.uri)._handle.context.clock is not clock
 

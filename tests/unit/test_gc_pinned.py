@@ -109,7 +109,7 @@ def test_a_snapshot_of_a_flushed_table_keeps_no_log(tmp_path: Path, merged: bool
 
     table.collect(yes=True, interval_seconds=0)
 
-    heads = [region.head() for region in table.regions()]
+    heads = [region.head() for region in table.list_regions()]
     assert [head.first_position for head in heads] == [head.next_position for head in heads]
     assert not list(Path(table.uri).glob("_mem_wal/*/wal/*"))
     assert bool(generations(table)) == (not merged)

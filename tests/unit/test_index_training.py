@@ -17,7 +17,7 @@ from tests.unit.index_tables import DIMENSIONS, check_promise, create, generatio
 
 
 def problem_of(table: Table) -> str:
-    manifests = [newest(region, region.head())[1] for region in table.regions()]
+    manifests = [newest(region, region.head())[1] for region in table.list_regions()]
     return promise_problem(table._handle.read_base(), manifests, objects=table._handle.context.objects)
 
 

@@ -39,7 +39,7 @@ BOTH = {"text_idx": "Inverted", "vec_idx": "IVF_SQ"}
 
 
 def problem_of(table: Table) -> str:
-    manifests = [newest(region, region.head())[1] for region in table.regions()]
+    manifests = [newest(region, region.head())[1] for region in table.list_regions()]
     return promise_problem(table._handle.read_base(), manifests, objects=table._handle.context.objects)
 
 
@@ -294,7 +294,7 @@ def test_rows_that_lance_cannot_index_are_flushed_and_the_status_counts_them(tmp
     (status,) = table.list_indices()
     assert (status.generations_without, status.rows_without) == (1, 2)  # the same rows, now of the base
 
-    handle, (region,) = table._handle, table.regions()
+    handle, (region,) = table._handle, table.list_regions()
     _, manifest = newest(region, region.head())
     other = replace(manifest, region=uuid.uuid4())  # a pending generation in a directory of the same name
     (status,) = read_index_statuses(handle.read_base(), [manifest, other], objects=handle.context.objects)
@@ -545,7 +545,7 @@ def test_a_table_without_indexes_has_no_list_and_older_releases_read_its_manifes
     table.flush()
     maintenance.optimize_table(table._handle)
 
-    (region,) = table.regions()
+    (region,) = table.list_regions()
     assert newest(region, region.head())[1].index_number == 0
     assert stored.WANTED not in table._handle.read_base().metadata
 

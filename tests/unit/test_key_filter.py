@@ -169,7 +169,7 @@ def test_a_scan_opens_only_generations_that_may_have_its_keys(tmp_path: Path, op
 def test_in_a_bucket_the_filters_of_all_generations_are_read_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, read: Any
 ) -> None:
-    table = lancelsm.open(_generations(tmp_path).uri, ports=Ports(threads=3))
+    table = lancelsm.open.on(Ports(threads=3))(_generations(tmp_path).uri)
     all_begun, possible_keys = threading.Barrier(3), levels_above_base.possible_keys
     monkeypatch.setattr(levels_above_base, "local_path", lambda _: None)
 

@@ -41,7 +41,7 @@ def directories(table: Table) -> set[str]:
 
 
 def listed(table: Table) -> set[str]:
-    (region,) = table.regions()
+    (region,) = table.list_regions()
     return {generation.path for generation in newest(region, region.head())[1].generations}
 
 

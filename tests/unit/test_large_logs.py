@@ -28,7 +28,7 @@ def keys_only(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def watched(table: Table) -> tuple[Table, CountingStore]:
     store = CountingStore(Path(table.uri))
-    return lancelsm.open(table.uri, ports=Ports(store=lambda *_: store, threads=1)), store
+    return lancelsm.open.on(Ports(store=lambda *_: store, threads=1))(table.uri), store
 
 
 def test_gathered_looks_at_each_batch_once(monkeypatch: pytest.MonkeyPatch) -> None:

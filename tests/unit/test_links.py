@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 import lancelsm
-from lancelsm.admin.drop import drop_table
 from lancelsm.common.layout import LANCE_DIRECTORIES, LOCK, OWN_DIRECTORIES, SQLITE
 from lancelsm.dataset.cleanup import stored_versions
 from lancelsm.errors import Corrupt, Invalid
@@ -164,7 +163,7 @@ def test_a_table_whose_directory_is_a_link_works_and_is_dropped(tmp_path: Path) 
     table.run()
     table.collect(yes=True, interval_seconds=0)
     assert rows_of(tmp_path / "real") == rows_of(tmp_path / "link") == NEWEST
-    drop_table(tmp_path / "link")
+    lancelsm.drop(tmp_path / "link")
 
     assert not (tmp_path / "real" / "data").exists()
     assert (tmp_path / "link").is_symlink()
@@ -184,7 +183,7 @@ def test_a_drop_deletes_links_and_not_what_they_point_to(tmp_path: Path, elsewhe
     }.items():
         (location / directory / name).symlink_to(target)
 
-    drop_table(location)
+    lancelsm.drop(location)
 
     assert is_intact(elsewhere)
     assert not (location / directory).exists() or directory == "_lancelsm"
@@ -204,7 +203,7 @@ def merged_often(location: Path, *, times: int = 3) -> Table:
 
 
 def places(table: Table) -> list[str]:
-    region = f"_mem_wal/{table.regions()[0].id}"
+    region = f"_mem_wal/{table.list_regions()[0].id}"
     return [
         *LANCE_DIRECTORIES,
         "_mem_wal",
@@ -285,7 +284,7 @@ def test_a_base_whose_directory_is_a_link_is_corrupt(tmp_path: Path, directory: 
     moved = (tmp_path / "t" / directory).rename(tmp_path / "moved")
     (tmp_path / "t" / directory).symlink_to(moved)
 
-    for use in (lambda: lancelsm.open(table.uri), lambda: table.scan().to_arrow(), lambda: drop_table(table.uri)):
+    for use in (lambda: lancelsm.open(table.uri), lambda: table.scan().to_arrow(), lambda: lancelsm.drop(table.uri)):
         with pytest.raises(Corrupt, match=f"^{directory} is a symbolic link"):
             use()
     (tmp_path / "t" / directory).unlink()
@@ -338,7 +337,7 @@ def test_a_url_with_a_query_a_fragment_or_dots_is_refused(url: str) -> None:
     for use in (
         lambda: lancelsm.create(url, [{"id": 1}], primary_key="id"),
         lambda: lancelsm.open(url),
-        lambda: drop_table(url),
+        lambda: lancelsm.drop(url),
     ):
         with pytest.raises(Invalid, match=r"has a query or a fragment|has a segment that is") as raised:
             use()

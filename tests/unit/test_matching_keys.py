@@ -25,7 +25,7 @@ WHERE = "state = 'old'"
 
 def begin(table: Table) -> MatchingKeys:
     """Keys that match now."""
-    (region,) = table.regions()
+    (region,) = table.list_regions()
     schema = table._handle.config.schema
 
     def read_view() -> ViewedRows:
@@ -46,7 +46,7 @@ def deleted(keys: MatchingKeys, table: Table, monkeypatch: pytest.MonkeyPatch) -
         return tombstones
 
     monkeypatch.setattr(matching_keys, "draft", as_they_are)
-    (region,) = table.regions()
+    (region,) = table.list_regions()
     drafted: Any = keys.delete_after(region.head())
     return [] if drafted is None else sorted(drafted["id"].to_pylist())
 
@@ -87,7 +87,7 @@ def test_entries_that_do_not_add_up_change_nothing(tmp_path: Path, monkeypatch: 
     table = lancelsm.create(tmp_path / "table", rows(1, 2, state="old"), primary_key="id")
     keys = begin(table)
     table.upsert(rows(1, state="new"))
-    (region,) = table.regions()
+    (region,) = table.list_regions()
     wrong = replace(region.head(), entry_setsum=Setsum())
 
     with pytest.raises(Corrupt):
@@ -104,7 +104,7 @@ def test_keys_are_read_again_if_the_log_was_collected(tmp_path: Path, monkeypatc
     for _ in range(2):
         table.collect(yes=True, interval_seconds=0)
     table.upsert(rows(3, state="old"))
-    (region,) = table.regions()
+    (region,) = table.list_regions()
     assert region.head().first_position > 1
 
     assert keys.delete_after(region.head()) == region.head(), "start again, from what was read again"

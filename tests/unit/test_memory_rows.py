@@ -92,7 +92,7 @@ def test_generations_that_are_large_together_are_searched_by_index(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, searched: list[str]
 ) -> None:
     table = with_generations(tmp_path)
-    sizes = [one.bytes or 0 for region in table.regions() for one in newest(region, region.head())[1].generations]
+    sizes = [one.bytes or 0 for region in table.list_regions() for one in newest(region, region.head())[1].generations]
     monkeypatch.setattr(memory_rows, "_MOST_BYTES", sum(sizes) - 1)
 
     first, second = (table.search(vector(7), k=8, columns=["id"]).to_arrow() for _ in range(2))

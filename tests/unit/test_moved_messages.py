@@ -62,7 +62,7 @@ def test_messages_that_meet_a_fault_are_moved_once(fault: Any) -> None:
 
     def contents(deployment: Deployment) -> dict[int, list[int | None]]:
         """Return the values of each key, first those in regions of the old spec."""
-        found = sorted((one for one in deployment.regions() if one.find_head()), key=lambda one: one.number)
+        found = sorted((one for one in deployment.list_regions() if one.find_head()), key=lambda one: one.number)
         rows = [row for region in found for entry in deployment.entries(region) for row in entry]
         return {key: [value for one, value in rows if one == key] for key in range(1, 5)}
 

@@ -114,7 +114,7 @@ def test_a_region_is_marked_by_its_first_event_with_an_order(tmp_path: Path) -> 
     table = created(tmp_path)
     for options, marks in (({}, ["", ""]), ({"sequence_by": "v"}, ["", "1"])):
         table.apply_changes([event(1, 5)], **options)
-        assert sorted(region.head().ordered for region in table.regions()) == marks
+        assert sorted(region.head().ordered for region in table.list_regions()) == marks
 
 
 def test_ingest_and_the_queue_know_the_order_without_a_new_configuration() -> None:

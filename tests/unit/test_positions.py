@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 import lancelsm
-from lancelsm.admin.drop import drop_table
 from lancelsm.common.clock import SystemClock
 from lancelsm.common.layout import Position, RegionId, region_key
 from lancelsm.errors import Invalid
@@ -95,7 +94,7 @@ def test_a_position_past_the_end_is_refused_and_the_error_names_region_and_next_
     for value in range(3):
         by_id.upsert([{"id": 1, "v": value}])
     by_id.upsert([{"id": 2, "v": 0}])
-    ends = {region.id: region.head().next_position for region in by_id.regions()}
+    ends = {region.id: region.head().next_position for region in by_id.list_regions()}
     (short,) = (region for region, end in ends.items() if end == 2)
     by_id.set_cursor("sink", start=ends)
     before = by_id.cursors()
@@ -118,7 +117,7 @@ def test_a_stream_from_one_position_starts_at_the_end_of_regions_that_are_shorte
     with pytest.raises(Invalid, match="past the end"):
         values_in(by_id.changes(start=5))
     with pytest.raises(Invalid, match="past the end"):
-        values_in(by_id.changes(start=dict.fromkeys((one.id for one in by_id.regions()), Position(3))))
+        values_in(by_id.changes(start=dict.fromkeys((one.id for one in by_id.list_regions()), Position(3))))
 
 
 @pytest.mark.one_case
@@ -152,10 +151,10 @@ def test_positions_of_a_dropped_table_are_refused_by_the_table_that_replaced_it(
     write(table, 1)
     before = table.changes()
     assert values_in(before) == [1]
-    drop_table(location)
+    lancelsm.drop(location)
     again = create_table(location)
     write(again, 2)
-    (mine,) = (region.id for region in again.regions())
+    (mine,) = (region.id for region in again.list_regions())
 
     for theirs in (before.positions, before.positions | {mine: Position(1)}, {"nope": Position(1)}):
         for refused in (
@@ -185,7 +184,7 @@ def test_a_position_of_a_region_whose_creation_is_not_finished_is_accepted(table
 @pytest.mark.parametrize("wrong", [0, -3, True, 2.0, "latest", None])
 def test_a_value_that_is_not_a_position_is_refused_in_the_positions_of_a_consumer(table, wrong):
     write(table, 1)
-    (region,) = (one.id for one in table.regions())
+    (region,) = (one.id for one in table.list_regions())
 
     for refused in (lambda: table.changes(start={region: wrong}), lambda: table.set_cursor("s", start={region: wrong})):
         with pytest.raises(Invalid, match="can't start at") as caught:
@@ -200,12 +199,12 @@ def test_positions_name_every_region_before_the_first_change_is_read(tmp_path):
     changes = table.changes()
     first = next(iter(changes))
 
-    assert changes.positions == {region.id: 1 + (region.id == first.region) for region in table.regions()}
+    assert changes.positions == {region.id: 1 + (region.id == first.region) for region in table.list_regions()}
 
 
 def test_a_start_time_is_refused_if_the_log_since_then_was_collected(table):
     clock, moments = FakeClock(), []
-    table = lancelsm.open(table.uri, ports=faulty(FaultPlan(), clock=clock))
+    table = lancelsm.open.on(faulty(FaultPlan(), clock=clock))(table.uri)
     for value in range(1, 4):
         moments.append(clock.now())
         write(table, value)

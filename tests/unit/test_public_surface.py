@@ -7,6 +7,7 @@ import dataclasses
 import functools
 import importlib
 import inspect
+import pkgutil
 import re
 import typing
 from collections.abc import Iterator
@@ -65,6 +66,11 @@ def test_a_public_method_is_documented_and_typed(name: str) -> None:
     assert "return" in function.__annotations__
     assert "ports" not in [found.name for found in parameters], "a seam of tests"
     assert [found.name for found in parameters if found.annotation is found.empty and found.name != "cls"] == []
+
+
+def test_no_module_has_the_name_of_a_public_function() -> None:
+    modules = {found.name for found in pkgutil.iter_modules(lancelsm.__path__)}
+    assert modules & set(lancelsm.__all__) == set(), "an import of the module would hide the function"
 
 
 def test_each_public_call_checks_its_options() -> None:

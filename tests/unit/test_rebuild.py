@@ -16,7 +16,6 @@ import pytest
 
 import lancelsm
 from lancelsm.admin.adopt import adopt
-from lancelsm.admin.drop import drop_table
 from lancelsm.admin.rebuild import newest_published, rebuild
 from lancelsm.common.layout import (
     MEM_WAL,
@@ -58,7 +57,7 @@ def rebuild_and_open(location: Path) -> Table:
 
 
 def open_with(location: Path, plan: FaultPlan, process: str) -> Table:
-    return lancelsm.open(location, ports=faulty(plan, process=process))
+    return lancelsm.open.on(faulty(plan, process=process))(location)
 
 
 def crash_before(method: str, part: str) -> FaultPlan:
@@ -116,7 +115,7 @@ def test_rebuilds_between_random_steps_lose_no_acknowledged_row_and_duplicate_no
             case 1:
                 table.merge(engine="inprocess")
             case 2:
-                table.claim(dice.choice(table.regions()))
+                table.claim(dice.choice(table.list_regions()))
             case 3:
                 epochs = {region.region: region.epoch for region in table.status().regions}
                 lose_registry(location)
@@ -136,14 +135,14 @@ def test_rebuilds_between_random_steps_lose_no_acknowledged_row_and_duplicate_no
 def test_a_rebuild_restores_every_region_with_its_values(tmp_path: Path) -> None:
     table = create(tmp_path, regions="identity(v), bucket(id, 2)", primary_key=("v", "id"))
     table.upsert([{"id": key, "v": value} for key in range(4) for value in ("a", "")])
-    before = {region.id: (region.spec_id, region.values) for region in table.regions()}
+    before = {region.id: (region.spec_id, region.values) for region in table.list_regions()}
     lose_registry(Path(table.uri))
 
     table = rebuild_and_open(Path(table.uri))
 
-    assert {region.id: (region.spec_id, region.values) for region in table.regions()} == before
+    assert {region.id: (region.spec_id, region.values) for region in table.list_regions()} == before
     table.upsert([{"id": key, "v": "a"} for key in range(4)])
-    assert len(table.regions()) == len(before)
+    assert len(table.list_regions()) == len(before)
 
 
 def test_a_rebuild_brings_an_older_copy_of_the_registry_up_to_date(tmp_path: Path) -> None:
@@ -189,7 +188,7 @@ def test_rows_acknowledged_under_an_older_copy_of_the_registry_never_count_as_me
     behind.upsert([row(3)])
     with pytest.warns(LsmWarning), pytest.raises(Corrupt, match=r"older copy.*region adopt"):
         behind.flush()
-    head = behind.regions()[0].head()
+    head = behind.list_regions()[0].head()
 
     if merges:
         with pytest.raises(Corrupt, match="registry rebuild"):
@@ -234,7 +233,7 @@ def test_a_rebuild_ignores_a_manifest_that_was_committed_but_not_published(tmp_p
     table.upsert([row(1), row(2)])
     with pytest.raises(Crash):
         open_with(location, crash_before("create", "/manifest/0"), "flusher").flush()
-    (region,) = table.regions()
+    (region,) = table.list_regions()
     published = newest_published(region)
     assert published is not None
     assert (region.head().manifest_version, published.manifest.version) == (2, 1)
@@ -253,7 +252,7 @@ def test_a_rebuild_counts_a_merged_generation_whose_manifest_was_not_published(t
     with pytest.raises(Crash):
         open_with(location, crash_before("create", "/manifest/0"), "flusher").flush()
     table.merge(engine="inprocess")
-    (region,) = table.regions()
+    (region,) = table.list_regions()
     (location / published_manifest(region.id, Version(2))).unlink(
         missing_ok=True
     )  # as if the merge had never published it
@@ -279,7 +278,7 @@ def put_orphan(region: Region, position: int, *, epoch: int, key: int) -> None:
 def test_a_rebuild_leaves_out_orphans_of_an_earlier_epoch_above_the_head(tmp_path: Path) -> None:
     table = create(tmp_path)
     table.upsert([row(1)])
-    (region,) = table.regions()
+    (region,) = table.list_regions()
     head = table.claim(region)
     put_orphan(region, head.next_position, epoch=1, key=66)
     put_orphan(region, head.next_position + 1, epoch=1, key=67)
@@ -297,7 +296,7 @@ def test_a_rebuild_leaves_out_an_entry_behind_a_seal(tmp_path: Path) -> None:
     table = create(tmp_path)
     stalled = lancelsm.open(table.uri)
     stalled.upsert([row(1)])
-    (region,) = table.regions()
+    (region,) = table.list_regions()
     head = table.seal(region)
     with pytest.raises(Invalid, match="sealed"):
         stalled.upsert([row(2)])
@@ -318,7 +317,7 @@ def test_a_seal_whose_manifest_was_not_committed_survives_a_rebuild(tmp_path: Pa
     table = create(tmp_path)
     table.upsert([row(1)])
     sealer = open_with(Path(table.uri), crash_before("create", "/staged/"), "sealer")
-    (region,) = sealer.regions()
+    (region,) = sealer.list_regions()
     with pytest.raises(Crash):
         sealer.seal(region)
     assert [one.status for one in table.status().regions] == ["sealed"]
@@ -334,7 +333,7 @@ def test_a_damaged_entry_in_the_middle_of_the_log_stops_a_rebuild(tmp_path: Path
     table = create(tmp_path)
     for key in range(3):
         table.upsert([row(key)])
-    (region,) = table.regions()
+    (region,) = table.list_regions()
     key = wal_entry(region.id, Position(2))
     path = Path(table.uri) / key
     body = path.read_bytes()
@@ -353,7 +352,7 @@ def four_entries(tmp_path: Path) -> tuple[Table, Region]:
     table = create(tmp_path)
     for key in range(4):
         table.upsert([row(key)])
-    (region,) = table.regions()
+    (region,) = table.list_regions()
     return table, region
 
 
@@ -365,7 +364,7 @@ def a_claim(table: Table, region: Region) -> None:
 def an_older_fence(table: Table, region: Region) -> None:
     """A fence at position 5 whose manifest was not published."""
     claimer = open_with(Path(table.uri), crash_before("create", "/staged/"), "claimer")
-    (held,) = claimer.regions()
+    (held,) = claimer.list_regions()
     with pytest.raises(Crash):
         claimer.claim(held)
 
@@ -437,7 +436,7 @@ def test_objects_above_an_unproven_hole_are_fenced_off_and_reported(tmp_path: Pa
 def test_a_truncated_entry_at_the_end_was_never_acknowledged(tmp_path: Path) -> None:
     table = create(tmp_path)
     table.upsert([row(1)])
-    (region,) = table.regions()
+    (region,) = table.list_regions()
     (Path(table.uri) / wal_entry(region.id, Position(2))).write_bytes(b"half")
     lose_registry(Path(table.uri))
 
@@ -479,7 +478,7 @@ def test_a_region_that_only_the_catalog_has_is_not_rebuilt(tmp_path: Path) -> No
     plan = crash_before("create", "/staged/")
     with pytest.raises(Crash):
         open_with(Path(table.uri), plan, "creator").upsert([row(2)])
-    assert len(table.regions()) == 2
+    assert len(table.list_regions()) == 2
 
     assert len(rebuild(open_table(table.uri))) == 1
     assert rows_of(table) == [row(1)]
@@ -491,7 +490,7 @@ def test_a_head_that_is_ahead_of_storage_is_never_moved_back(tmp_path: Path) -> 
     table = create(tmp_path)
     table.upsert([row(1)])
     table.upsert([row(2)])
-    (region,) = table.regions()
+    (region,) = table.list_regions()
     before = region.context.registry.read(head_key(table.config.table, region.id))
     (Path(table.uri) / wal_entry(region.id, Position(2))).unlink()
 
@@ -505,7 +504,7 @@ def test_a_head_that_is_ahead_of_storage_is_never_moved_back(tmp_path: Path) -> 
 def test_a_handle_of_a_dropped_table_does_not_rebuild_the_table_that_replaced_it(tmp_path):
     table = create(tmp_path, [row(1)])
     location, stale = Path(table.uri), open_table(table.uri)
-    drop_table(location)
+    lancelsm.drop(location)
     lancelsm.create(location, COLUMNS, primary_key="id").upsert([row(2)])
 
     with pytest.raises(Invalid, match="the table was dropped and another one was created there"):
@@ -566,8 +565,8 @@ def test_a_rebuild_replaces_an_unreadable_head_or_catalog_record(
 ) -> None:
     table = create(tmp_path, regions="bucket(id, 2)", registry=registry)
     table.upsert([row(key) for key in range(8)])
-    context = table.regions()[0].context
-    key = RECORDS[kind](context.table, table.regions()[0].id)
+    context = table.list_regions()[0].context
+    key = RECORDS[kind](context.table, table.list_regions()[0].id)
     name = {"head": "entry_setsum", "catalog": "values"}[kind]
     if damage == "truncated":
         damage_record(Path(table.uri), key)

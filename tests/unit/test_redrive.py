@@ -309,7 +309,7 @@ def test_rows_of_a_region_before_a_reshard_go_to_the_new_region_of_their_key(new
 
     assert (done.verdict, done.region, done.rows) == (Verdict.APPENDED, region.id, 1 if newer else 2)
     if not dry:
-        new = [one for one in deployment.regions() if one.number > 1]
+        new = [one for one in deployment.list_regions() if one.number > 1]
         rows = [row for one in new for entry in deployment.entries(one) for row in entry]
         found = {key: [value for k, value in rows if k == key] for key in (7, 8)}
         assert found[8] == [99]

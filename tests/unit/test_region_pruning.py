@@ -42,7 +42,7 @@ class _Counted(MemoryStore):
         return super().list(prefix)
 
     def during_scan(self, uri: Path, where: str) -> Counter[str]:
-        table = lancelsm.open(uri, ports=Ports(store=lambda *_: self))
+        table = lancelsm.open.on(Ports(store=lambda *_: self))(uri)
         self.calls.clear()
         self.keys.clear()
         rows_of(table, where=where)
@@ -51,7 +51,7 @@ class _Counted(MemoryStore):
 
 def _table(path: Path, store: MemoryStore, regions: str, rows: Iterable[int]) -> lancelsm.Table:
     ports = Ports(store=lambda *_: store)
-    table = lancelsm.create(path, COLUMNS, primary_key="id", regions=regions, registry="object", ports=ports)
+    table = lancelsm.create.on(ports)(path, COLUMNS, primary_key="id", regions=regions, registry="object")
     table.upsert([row(key) for key in rows])
     return table
 
@@ -195,7 +195,7 @@ def test_a_search_by_vector_reads_only_the_regions_that_its_condition_needs(
     table.create_index("v", kind="INVERTED")
     table.upsert([{**row(key, "word"), "vec": [key, key]} for key in (1, 2, 3)])
     store = CountingStore(tmp_path / "table")
-    fresh = lancelsm.open(table.uri, ports=Ports(store=lambda *_: store))
+    fresh = lancelsm.open.on(Ports(store=lambda *_: store))(table.uri)
 
     found = fresh.search(**query, where="id = 2", columns=["id"]).to_arrow()
 

@@ -41,7 +41,7 @@ class Process:
         optimize_table(self.writing._handle)
 
     def just_started(self) -> Table:
-        table = lancelsm.open(self.writing.uri, ports=faulty(self.plan, clock=self.clock))
+        table = lancelsm.open.on(faulty(self.plan, clock=self.clock))(self.writing.uri)
         self.plan.calls.clear()
         return table
 
@@ -127,9 +127,9 @@ def test_a_clone_does_not_read_the_snapshot_of_its_source(tmp_path: Path) -> Non
     process.writing.snapshot("monday")
     ports = faulty(FaultPlan(), process="clone", clock=process.clock)
     clone_snapshot(process.writing._handle, "monday", tmp_path / "clone", ports=ports)
-    lancelsm.open(tmp_path / "clone", ports=ports).upsert([{"id": 0, "v": 9}])
+    lancelsm.open.on(ports)(tmp_path / "clone").upsert([{"id": 0, "v": 9}])
 
-    found = lancelsm.open(tmp_path / "clone", ports=ports).scan(**EVENTUAL).to_arrow()
+    found = lancelsm.open.on(ports)(tmp_path / "clone").scan(**EVENTUAL).to_arrow()
 
     assert by_key(found) == {**NEWEST, 0: 9}
 
@@ -177,7 +177,7 @@ def test_it_has_the_columns_of_lance(tmp_path: Path) -> None:
     names = [name for name in found.column_names if name.startswith("shard_field_")]
     values = {tuple(row[name] for name in names) for row in found.to_pylist()}
     assert values == {("a", 2024, True), ("c", 1969, False)}
-    assert set(found["shard_id"].to_pylist()) == {region.id for region in table.regions()}
+    assert set(found["shard_id"].to_pylist()) == {region.id for region in table.list_regions()}
 
 
 def test_a_table_with_one_region_has_none(tmp_path: Path) -> None:
@@ -210,17 +210,16 @@ def test_a_damaged_snapshot_is_not_used(tmp_path: Path, monkeypatch: pytest.Monk
 @pytest.mark.rest
 def test_the_snapshot_of_many_regions_is_an_object_of_its_own(tmp_path: Path) -> None:
     clock, plan = FakeClock(), FaultPlan()
-    writing = lancelsm.create(
+    writing = lancelsm.create.on(faulty(FaultPlan(), clock=clock))(
         tmp_path / "table",
         [{"id": 0, "v": 0}],
         primary_key="id",
         regions="bucket(id, 101)",
-        ports=faulty(FaultPlan(), clock=clock),
         settings=SETTINGS,
     )
     writing.upsert([{"id": number, "v": number} for number in range(20)])
     optimize_table(writing._handle)
-    table = lancelsm.open(writing.uri, ports=faulty(plan, clock=clock))
+    table = lancelsm.open.on(faulty(plan, clock=clock))(writing.uri)
     plan.calls.clear()
 
     assert table.scan(**EVENTUAL).to_arrow().num_rows == 20
@@ -229,4 +228,4 @@ def test_the_snapshot_of_many_regions_is_an_object_of_its_own(tmp_path: Path) ->
     (stored,) = Path(writing.uri).glob("_indices/*/index.lance")
     assert writing.scrub().ok
     stored.unlink()
-    assert lancelsm.open(writing.uri, ports=faulty(plan, clock=clock)).scan(**EVENTUAL).to_arrow().num_rows == 20
+    assert lancelsm.open.on(faulty(plan, clock=clock))(writing.uri).scan(**EVENTUAL).to_arrow().num_rows == 20

@@ -17,9 +17,7 @@ import sys
 from pathlib import Path
 
 import lancelsm
-from lancelsm.backup import back_up, restore
 from lancelsm.admin.clone import clone_snapshot
-from lancelsm.admin.drop import drop_table
 from lancelsm.region.handle import open_table
 from lancelsm.admin.rebuild import rebuild
 
@@ -41,14 +39,14 @@ def create_table(path):
 root = Path(sys.argv[1])
 sys.addaudithook(hook)
 table = create_table(root / "t")
-back_up(table, root / "backup")
+lancelsm.backup(table, root / "backup")
 for name, make in {
     "clone": lambda: clone_snapshot(open_table(root / "t"), "now", root / "clone"),
-    "restored": lambda: restore(root / "backup", root / "restored"),
+    "restored": lambda: lancelsm.restore(root / "backup", root / "restored"),
     "again": lambda: create_table(root / "again"),
 }.items():
     make()
-    drop_table(root / name)
+    lancelsm.drop(root / name)
     make()
 table.collect(yes=True, interval_seconds=0)
 assert table.scrub().ok
@@ -60,14 +58,13 @@ RECREATE = """
 import os, subprocess, sys
 
 import lancelsm
-from lancelsm.admin.drop import drop_table
 
 path = sys.argv[1]
 for number in range(2):
     table = lancelsm.create(path, [{"id": 0}], primary_key="id")
     table.upsert([{"id": 1}])
     if number == 0:
-        drop_table(path)
+        lancelsm.drop(path)
 COUNT = "import lancelsm, sys; print(lancelsm.open(sys.argv[1]).scan().to_arrow().num_rows)"
 count = [sys.executable, "-c", COUNT, path]
 assert subprocess.run(count, capture_output=True, check=True).stdout == b"2\\n"

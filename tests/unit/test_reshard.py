@@ -14,7 +14,6 @@ import lancelsm
 from lancelsm.admin import reshard as resharding
 from lancelsm.admin.clone import clone_snapshot
 from lancelsm.admin.rebuild import rebuild
-from lancelsm.backup import back_up, restore
 from lancelsm.dataset.base_table import open_base
 from lancelsm.errors import Contended, Invalid
 from lancelsm.read.problems import find_problems
@@ -155,7 +154,7 @@ def test_a_reshard_that_crashed_is_finished(tmp_path: Path, monkeypatch: pytest.
     assert other.config.regions == lancelsm.open(table.uri).config.regions
     assert str(lancelsm.open(table.uri).config.regions) == "bucket(id, 3)"
     assert _values(other) == {key: 1 if key < 5 else 2 if key > 9 else 0 for key in range(12)}
-    assert all(region.retired is not None for region in other.regions() if region.number == 1)
+    assert all(region.retired is not None for region in other.list_regions() if region.number == 1)
 
 
 @pytest.mark.rest
@@ -192,13 +191,13 @@ def test_a_region_of_the_old_spec_is_not_created_any_more(tmp_path: Path) -> Non
 
     table.reshard()
     _upsert(log, range(7, 8), 1)
-    assert {region.number for region in table.regions() if region.find_head() is not None} == {1, 2}
+    assert {region.number for region in table.list_regions() if region.find_head() is not None} == {1, 2}
     assert _values(table)[7] == 1
 
 
 def test_a_region_that_was_sealed_by_hand_takes_no_rows(tmp_path: Path) -> None:
     table = _create(tmp_path, None)
-    table.seal(table.regions()[0])
+    table.seal(table.list_regions()[0])
 
     with pytest.raises(SealedRegion):
         _upsert(table, range(3), 1)
@@ -263,8 +262,8 @@ def test_copies_of_a_resharded_table_have_its_rows_and_regions(tmp_path: Path) -
 
     clone_snapshot(table._handle, "before", to=tmp_path / "old")
     clone_snapshot(table._handle, "after", to=tmp_path / "new")
-    back_up(table, tmp_path / "copy")
-    restore(tmp_path / "copy", tmp_path / "restored")
+    lancelsm.backup(table, tmp_path / "copy")
+    lancelsm.restore(tmp_path / "copy", tmp_path / "restored")
 
     assert _values(lancelsm.open(tmp_path / "old")) == {key: int(key < 5) for key in range(10)}
     for name in ("new", "restored"):
@@ -282,13 +281,13 @@ def test_a_lost_registry_is_rebuilt_with_the_regions_of_both_specs(tmp_path: Pat
     _upsert(table, range(5), 1)
     table.reshard("multi_bucket(id, 3)")
     _upsert(table, range(2), 2)
-    regions = {(one.id, one.number) for one in table.regions()}
+    regions = {(one.id, one.number) for one in table.list_regions()}
     shutil.rmtree(tmp_path / "orders" / "_lancelsm" / "registry")
 
     rebuild(table._handle)
 
     found = lancelsm.open(table.uri)
-    assert {(one.id, one.number) for one in found.regions()} == regions
+    assert {(one.id, one.number) for one in found.list_regions()} == regions
     assert _values(found) == {key: 2 if key < 2 else int(key < 5) for key in range(10)}
     _upsert(found, range(3), 4)
     assert {one.status for one in found.status().regions} == {"sealed", "open"}
@@ -301,7 +300,7 @@ def test_collections_of_a_resharded_table_leave_its_rows(tmp_path: Path) -> None
     _upsert(table, range(5), 1)
     table.reshard("bucket(id, 3)")
     _upsert(table, range(2), 2)
-    old = [one for one in table.regions() if one.number == 1]
+    old = [one for one in table.list_regions() if one.number == 1]
 
     for _ in range(3):
         table.collect(yes=True)

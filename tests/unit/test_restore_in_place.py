@@ -133,7 +133,7 @@ def test_rows_of_that_state_get_the_columns_of_now(tmp_path):
     with made.at(1) as old:
         assert sorted(old.scan().to_arrow().to_pylist(), key=lambda row: row["id"]) == rows
         assert old.schema.names == schema.names
-    copied = lancelsm.copy_table(made.uri, tmp_path / "then", at=1)
+    copied = lancelsm.copy(made.uri, tmp_path / "then", at=1)
     assert sorted(lancelsm.open(copied.uri).scan().to_arrow().to_pylist(), key=lambda row: row["id"]) == rows
 
 
@@ -160,7 +160,7 @@ def test_a_state_of_another_history_of_columns_is_refused_and_nothing_is_kept(ta
     monkeypatch.setattr(SchemaHistory, "extends", lambda self, older: False)
     with pytest.raises(Invalid, match="by changes that are known") as refused:
         table.restore(1)
-    assert "copy_table" in refused.value.remedy
+    assert "lancelsm.copy" in refused.value.remedy
     assert names(table) == []
 
 
@@ -203,7 +203,7 @@ def test_a_restore_that_crashes_at_any_call_is_continued_and_keeps_newer_rows(ta
         uri, plan = tmp_path / str(at), FaultPlan.at(at, fault)
         shutil.copytree(table.uri, uri)
         try:
-            lancelsm.open(uri, ports=faulty(plan, process=str(at), clock=SystemClock())).restore(1)
+            lancelsm.open.on(faulty(plan, process=str(at), clock=SystemClock()))(uri).restore(1)
         except Crash:
             pass
         else:

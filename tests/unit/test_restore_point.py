@@ -123,7 +123,7 @@ def test_records_of_a_table_at_another_location_are_kept(tmp_path: Path, monkeyp
         ports = Ports(registry=lambda *_, **__: registry)
         kept, table, numbers = tmp_path / "kept", tmp_path / "table", itertools.count()
         kept.mkdir()
-        lancelsm.create(table, pa.schema([("id", pa.int64())]), primary_key="id", ports=ports).upsert([{"id": 1}])
+        lancelsm.create.on(ports)(table, pa.schema([("id", pa.int64())]), primary_key="id").upsert([{"id": 1}])
         history = History(table, kept)
         history.record()
         monkeypatch.setattr(module, "VersionedBucket", history.bucket(skew=lambda: 0))

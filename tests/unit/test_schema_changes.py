@@ -127,7 +127,7 @@ def test_the_next_process_finishes_an_interrupted_change(tmp_path: Path, after: 
     assert opened.add_column("c", "string", default="d") == 2, "the same call has nothing left to do"
     opened.flush()
     opened.merge(engine="inprocess")
-    assert {region.head().schema_version for region in table.regions()} == {2}
+    assert {region.head().schema_version for region in table.list_regions()} == {2}
 
 
 def test_a_commit_without_a_reply_is_recognised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

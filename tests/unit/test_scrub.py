@@ -70,7 +70,7 @@ def test_a_collected_table_has_no_problem(tmp_path: Path) -> None:
 
 def test_a_claim_and_a_seal_leave_no_problem(tmp_path: Path) -> None:
     table = filled(tmp_path)
-    first, second = table.regions()
+    first, second = table.list_regions()
     table.claim(first)
     table.seal(second)
 
@@ -79,7 +79,7 @@ def test_a_claim_and_a_seal_leave_no_problem(tmp_path: Path) -> None:
 
 def test_scrub_of_one_region_reads_no_other(tmp_path: Path) -> None:
     table = filled(tmp_path)
-    first, second = table.regions()
+    first, second = table.list_regions()
     entry = next((tmp_path / "table" / "_mem_wal" / second.id / "wal").iterdir())
     entry.unlink()
 

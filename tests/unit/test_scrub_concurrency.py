@@ -168,7 +168,7 @@ def scrub_with(table: Table, port: str, *act: Any, after: bool) -> Report:
 
 
 def test_a_published_manifest_that_is_swept_after_the_hint_was_raised_is_no_problem(table: Table) -> None:
-    (region,) = table.regions()
+    (region,) = table.list_regions()
     objects, key = region.context.objects, version_hint(region.id)
     newest = region.head().manifest_version
     hint = objects.get(key)
@@ -207,7 +207,7 @@ def test_a_manifest_between_its_swap_and_its_publication_is_no_problem(
 def test_a_manifest_that_a_crash_left_unpublished_is_no_problem_and_the_next_commit_publishes_it(
     table: Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (region,) = table.regions()
+    (region,) = table.list_regions()
     with monkeypatch.context() as patch:
         patch.setattr(compare_and_swap, "publish", lambda *_, **__: None)
         table.flush()
@@ -223,7 +223,7 @@ def test_a_manifest_that_a_crash_left_unpublished_is_no_problem_and_the_next_com
 
 
 def test_a_missing_published_manifest_is_a_problem(table: Table) -> None:
-    (region,) = table.regions()
+    (region,) = table.list_regions()
     newest = published_manifest(region.id, region.head().manifest_version)
     region.context.objects.delete([newest])
 
@@ -236,7 +236,7 @@ def test_a_hint_that_a_crash_left_unwritten_is_no_problem(tmp_path: Path, monkey
         table = create(tmp_path)
         table.upsert([row(1)])
         table.flush()
-    (region,) = table.regions()
+    (region,) = table.list_regions()
     assert region.context.objects.get(version_hint(region.id)) is None
     assert table.scrub().problems == ()
 
@@ -248,7 +248,7 @@ def test_a_hint_that_a_crash_left_unwritten_is_no_problem(tmp_path: Path, monkey
 def test_a_region_that_is_created_and_written_while_its_head_is_read_is_no_problem(tmp_path: Path) -> None:
     table = create(tmp_path, registry="object")
     table.upsert([row(1)])
-    (region,) = table.regions()
+    (region,) = table.list_regions()
     head = Path(table.uri) / object_key(head_key(region.context.table, region.id))
     hidden = head.rename(head.with_name("hidden"))
 
@@ -271,7 +271,7 @@ def test_a_pin_that_is_dropped_while_its_regions_are_read_is_no_problem(table: T
 
 
 def test_a_region_that_is_claimed_and_sealed_while_scrub_reads_it_is_no_problem(table: Table) -> None:
-    (region,) = table.regions()
+    (region,) = table.list_regions()
 
     def claim_and_seal() -> None:
         table.claim(region)

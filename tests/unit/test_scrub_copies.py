@@ -14,8 +14,6 @@ import pytest
 
 import lancelsm
 from lancelsm.admin.clone import clone_snapshot
-from lancelsm.admin.drop import drop_table
-from lancelsm.backup import back_up, restore
 from lancelsm.common.layout import BACKUP, CLONE
 from lancelsm.errors import Corrupt, Invalid
 from lancelsm.region.handle import open_table
@@ -139,7 +137,7 @@ def test_a_damaged_lineage_marker_of_a_clone_is_named_and_its_drop_is_refused(
     marker = tmp_path / "clone" / CLONE
     clone_of(source, tmp_path / "clone")
     stale = marker.read_bytes()
-    drop_table(tmp_path / "clone")
+    lancelsm.drop(tmp_path / "clone")
     source.drop_snapshot("now")
     clone = clone_of(source, tmp_path / "clone")
     clone_of(clone, tmp_path / "another")
@@ -148,11 +146,11 @@ def test_a_damaged_lineage_marker_of_a_clone_is_named_and_its_drop_is_refused(
 
     assert [problem.path for problem in clone.scrub().problems] == ([] if fault == "doubled" else [CLONE])
     if fault == "doubled":
-        drop_table(tmp_path / "another")
-        drop_table(clone.uri)
+        lancelsm.drop(tmp_path / "another")
+        lancelsm.drop(clone.uri)
     elif fault != "missing":  # without the marker, a drop cannot know that the source keeps a version
         with pytest.raises(Corrupt):
-            drop_table(clone.uri)
+            lancelsm.drop(clone.uri)
 
 
 @pytest.mark.one_case
@@ -163,16 +161,16 @@ def test_a_restore_of_a_damaged_backup_never_returns_other_rows(
 ) -> None:
     other = create(tmp_path / "other")
     other.upsert([row(key, "another") for key in range(9)])
-    back_up(source, tmp_path / "stale")
+    lancelsm.backup(source, tmp_path / "stale")
     source.upsert([row(3, "newer")])
-    back_up(source, tmp_path / "backup")
-    back_up(other, tmp_path / "foreign")
+    lancelsm.backup(source, tmp_path / "backup")
+    lancelsm.backup(other, tmp_path / "foreign")
     (path,), (stale,), (foreign,) = (list((tmp_path / name).glob(pattern)) for name in ("backup", "stale", "foreign"))
 
     write_damaged(path, fault, stale=stale.read_bytes(), foreign=foreign.read_bytes())
 
     try:
-        restore(tmp_path / "backup", tmp_path / "restored")
+        lancelsm.restore(tmp_path / "backup", tmp_path / "restored")
     except (Corrupt, Invalid):
         with pytest.raises(Invalid):
             lancelsm.open(tmp_path / "restored")

@@ -337,7 +337,7 @@ def test_rows_of_a_group_are_converted_once_and_are_one_chunk(tmp_path, monkeypa
         entries = {(e.region, e.position) for future in futures for e in future.result(SECONDS).entries}
     assert len(entries) == (3 if regions else 1)
     assert calls["n"] <= 20
-    for region in table.regions():
+    for region in table.list_regions():
         assert region.head().wal_rows >= 60
 
 

@@ -12,7 +12,6 @@ import pytest
 import lancelsm
 from lancelsm.admin import clone, create
 from lancelsm.admin.clone import Copied, clone_snapshot
-from lancelsm.admin.drop import drop_table
 from lancelsm.common.layout import DROPPING
 from lancelsm.dataset import copies
 from lancelsm.errors import Contended, Invalid, LsmError
@@ -123,7 +122,7 @@ def test_a_stalled_clone_call_appends_no_row_again_however_many_queues_deliver(s
 def test_cloning_fails_if_the_clone_is_dropped_meanwhile(source, location, before, call):
     def others() -> None:
         clone_to(source, location)
-        drop_table(location)
+        lancelsm.drop(location)
 
     before(clone, call, others)
 
@@ -136,7 +135,7 @@ def test_cloning_fails_if_the_clone_is_dropped_meanwhile(source, location, befor
 
 
 def test_cloning_is_undone_if_the_clone_is_dropped_right_before_its_last_step(source, location, before):
-    before(clone.configs, "create", lambda: (clone_to(source, location), drop_table(location)))
+    before(clone.configs, "create", lambda: (clone_to(source, location), lancelsm.drop(location)))
 
     with pytest.raises(Contended, match="dropped while it was created"):
         clone_to(source, location)

@@ -16,7 +16,6 @@ from xxhash import xxh3_128_digest
 
 import lancelsm
 from lancelsm.admin.clone import clone_snapshot
-from lancelsm.backup import back_up
 from lancelsm.common.layout import STATEMENTS, Generation, RegionId, statement_version, table_key
 from lancelsm.common.setsum import Setsum
 from lancelsm.compaction.maintenance import optimize_table
@@ -351,10 +350,10 @@ def test_a_backup_of_a_damaged_base_is_refused(tmp_path: Path) -> None:
     for key in base_files(table):
         flip(table, key)
         with pytest.raises(Corrupt) as raised:
-            back_up(table, tmp_path / "backup")
+            lancelsm.backup(table, tmp_path / "backup")
         assert raised.value.where["object"] == key
         flip(table, key)
-    assert back_up(table, tmp_path / "backup").rows == 1999
+    assert lancelsm.backup(table, tmp_path / "backup").rows == 1999
 
 
 def test_a_wrong_statement_is_named_and_the_next_merge_replaces_it(tmp_path: Path) -> None:

@@ -16,9 +16,7 @@ from lance.dataset import DatasetBasePath
 
 import lancelsm
 from lancelsm.admin.clone import clone_snapshot
-from lancelsm.admin.drop import drop_table
 from lancelsm.admin.rebuild import rebuild
-from lancelsm.backup import back_up, restore
 from lancelsm.common.layout import (
     BACKUP,
     CLONE,
@@ -135,7 +133,7 @@ def test_only_the_own_name_of_an_object_is_accepted() -> None:
 @pytest.mark.one_case
 @pytest.mark.parametrize("number", range(11))
 def test_the_manifest_that_a_head_names_is_one_of_its_region(table: Table, number: int) -> None:
-    context, (one, other) = handle_of(table).context, [region.id for region in table.regions()]
+    context, (one, other) = handle_of(table).context, [region.id for region in table.list_regions()]
     key, head = head_key(context.table, one), open_table(table.uri).context.registry
     own = str((head.read(key) or {})["manifest_key"])
     wrong = [*paths(own)[:-1], staged_manifest(other, 3, NONCE)][number]  # type: ignore[arg-type]
@@ -196,7 +194,7 @@ def test_the_pin_of_a_clone_names_an_absolute_location(table: Table, clone: str)
 @pytest.mark.parametrize("region", ["x", "../../other/_mem_wal/x", OTHER.replace("0", "A")])
 def test_the_catalog_names_regions_by_ids(table: Table, region: str) -> None:
     context = handle_of(table).context
-    record = context.registry.read(region_key(context.table, table.regions()[0].id)) or {}
+    record = context.registry.read(region_key(context.table, table.list_regions()[0].id)) or {}
     context.registry.swap(region_key(context.table, RegionId(region)), expect=None, change=record)
 
     error = named(lambda: rows_of(table.uri), field="region", mentions=repr(region), table=table.uri)
@@ -337,7 +335,7 @@ IDS = ["x", "../other", "a#b", f"{OTHER}\n", OTHER.replace("0", "A")]
 def test_a_configuration_names_its_table_by_an_id(table: Table, wrong: Any) -> None:
     rewritten(Path(table.uri, CONFIG), table=wrong)
 
-    for use in (lambda: lancelsm.open(table.uri), lambda: drop_table(table.uri)):
+    for use in (lambda: lancelsm.open(table.uri), lambda: lancelsm.drop(table.uri)):
         named(use, field="table", mentions=repr(wrong), object=CONFIG, table=table.uri)
 
 
@@ -345,14 +343,14 @@ def test_a_configuration_names_its_table_by_an_id(table: Table, wrong: Any) -> N
 def test_a_marker_file_names_its_table_by_an_id(table: Table, tmp_path: Path, wrong: str) -> None:
     marker = json.dumps({"table": wrong, "registry": "sqlite"})
     Path(table.uri, DROPPING).write_text(marker)
-    named(lambda: drop_table(table.uri), field="table", mentions=repr(wrong), object=DROPPING)
+    named(lambda: lancelsm.drop(table.uri), field="table", mentions=repr(wrong), object=DROPPING)
     Path(table.uri, DROPPING).unlink()
 
     for number, name in enumerate((CLONE, RESTORED)):
         location = tmp_path / f"{number}"
         (location / "_lancelsm").mkdir(parents=True)
         (location / name).write_text(marker)
-        named(lambda at=location: drop_table(at), field="table", mentions=repr(wrong), object=name)  # type: ignore[misc]
+        named(lambda at=location: lancelsm.drop(at), field="table", mentions=repr(wrong), object=name)  # type: ignore[misc]
 
 
 @pytest.mark.parametrize("wrong", ["", "other", "../source", "./x"])
@@ -361,20 +359,20 @@ def test_the_source_of_a_clone_is_an_absolute_location(table: Table, tmp_path: P
     clone_snapshot(handle_of(table), "monday", tmp_path / "clone")
     rewritten(tmp_path / "clone" / CLONE, source=wrong)
 
-    named(lambda: drop_table(tmp_path / "clone"), field="source", mentions=repr(wrong), object=CLONE)
+    named(lambda: lancelsm.drop(tmp_path / "clone"), field="source", mentions=repr(wrong), object=CLONE)
     assert [pin.clone for pin in table.snapshots() if pin.clone] == [str(tmp_path / "clone")]
 
 
 @pytest.mark.one_case
 @pytest.mark.parametrize("number", range(11))
 def test_a_backup_names_rows_below_its_own_directory(table: Table, tmp_path: Path, number: int) -> None:
-    back_up(table, tmp_path / "backup")
+    lancelsm.backup(table, tmp_path / "backup")
     document = tmp_path / "backup" / BACKUP
     wrong = [*paths(json.loads(document.read_text())["path"])[:-1], ""][number]
     rewritten(document, path=wrong)
 
     named(
-        lambda: restore(tmp_path / "backup", tmp_path / "restored"),
+        lambda: lancelsm.restore(tmp_path / "backup", tmp_path / "restored"),
         field="path",
         mentions=repr(wrong),
         object=BACKUP,

@@ -500,7 +500,7 @@ def test_the_error_names_a_missing_entry(tmp_path: Path) -> None:
 def test_a_region_is_found_by_its_id(tmp_path: Path) -> None:
     table = create(tmp_path, regions="bucket(id, 2)")
 
-    assert [table.region(one.id) for one in table.regions()] == table.regions()
+    assert [table.region(one.id) for one in table.list_regions()] == table.list_regions()
     with pytest.raises(Invalid, match="region not found"):
         table.region("no hexadecimal")
 
@@ -516,7 +516,7 @@ def test_a_table_opened_with_its_own_owner_claims_at_the_first_write_and_fences_
 
     assert "lancelsm region claim" in error.value.remedy
     assert rows_of(table) == [row(1), row(2)]
-    (region,) = table.regions()
+    (region,) = table.list_regions()
     table.claim(region)
     table.upsert([row(3)])
     with pytest.raises(Fenced, match="held by 'default' in epoch 3"):
@@ -527,7 +527,7 @@ def test_a_table_opened_with_its_own_owner_claims_at_the_first_write_and_fences_
 def test_a_sealed_region_refuses_writes_and_can_be_read_flushed_and_merged(tmp_path: Path) -> None:
     table = create(tmp_path)
     table.upsert([row(1)])
-    (region,) = table.regions()
+    (region,) = table.list_regions()
     table.seal(region)
     table.seal(region)
 
@@ -542,7 +542,9 @@ def test_a_sealed_region_refuses_writes_and_can_be_read_flushed_and_merged(tmp_p
 def test_a_batch_fails_only_for_the_regions_that_refuse_it(tmp_path: Path) -> None:
     table = create(tmp_path, regions="identity(id)")
     table.upsert([row(1), row(2)])
-    table.seal(next(region for region in table.regions() if int.from_bytes(region.values[0][1] or b"", "little") == 1))
+    table.seal(
+        next(region for region in table.list_regions() if int.from_bytes(region.values[0][1] or b"", "little") == 1)
+    )
 
     with pytest.raises(Invalid, match="sealed"):
         table.upsert([row(1, "new"), row(2, "new"), row(3, "new")])
@@ -553,7 +555,7 @@ def test_a_batch_fails_only_for_the_regions_that_refuse_it(tmp_path: Path) -> No
 def test_an_error_of_one_region_counts_the_rows_that_other_regions_acknowledged(tmp_path: Path) -> None:
     # Given two regions, one of them sealed
     table = create(tmp_path, regions="bucket(id, 2)")
-    first, second = (region for region in table.regions())
+    first, second = (region for region in table.list_regions())
     table.seal(first)
 
     # When rows of both regions are written

@@ -68,7 +68,7 @@ def test_rows_at_a_snapshot_stay_the_same_after_the_base_was_restored_to_an_olde
 def test_a_table_at_a_snapshot_refuses_writes_and_maintenance(table):
     table.snapshot("monday")
     at = table.at("monday")
-    region = table.regions()[0]
+    region = table.list_regions()[0]
     acts: list[Callable[[], Any]] = [
         lambda: at.upsert([{"id": 0, "v": 9}]),
         lambda: at.delete([0]),
@@ -111,7 +111,7 @@ def test_a_scan_whose_snapshot_is_collected_raises_instead_of_returning_fewer_ro
 def test_an_expired_snapshot_is_refused_and_a_refreshed_one_is_not(table):
     clock = FakeClock()
     ports = faulty(FaultPlan(), clock=clock)
-    table = lancelsm.open(table.uri, ports=ports)
+    table = lancelsm.open.on(ports)(table.uri)
     table.snapshot("monday", 60)
     at = table.at("monday")
     clock.advance(59)
@@ -120,7 +120,7 @@ def test_an_expired_snapshot_is_refused_and_a_refreshed_one_is_not(table):
     with pytest.raises(Invalid, match="the snapshot has expired"):
         values(at)
     with pytest.raises(Invalid, match="the snapshot has expired") as raised:
-        lancelsm.open(table.uri, at="monday", ports=ports)
+        lancelsm.open.on(ports)(table.uri, at="monday")
     assert f"lancelsm snapshot refresh {table.uri} --name monday" in raised.value.remedy
     assert "longer time to live" in raised.value.remedy
     table.refresh_snapshot("monday", "never")

@@ -43,7 +43,7 @@ def test_the_function_runs_again_with_the_rows_right_before_its_entry(tmp_path: 
 
 def test_a_held_head_that_is_older_than_the_view_costs_no_call_and_no_wait(tmp_path: Path) -> None:
     writing, clock = make(tmp_path, row(1)), FakeClock()
-    table = lancelsm.open(writing.uri, ports=faulty(FaultPlan(), clock=clock))
+    table = lancelsm.open.on(faulty(FaultPlan(), clock=clock))(writing.uri)
     table.upsert([row(2)])
     writing.upsert([row(1, 5)])
     calls: list[int] = []
@@ -58,7 +58,7 @@ def test_a_held_head_that_is_older_than_the_view_costs_no_call_and_no_wait(tmp_p
 
 def test_upserts_and_deletes_are_one_entry_per_region(tmp_path: Path) -> None:
     table = make(tmp_path, *map(row, range(8)), regions="bucket(id, 2)")
-    regions = {region.id for region in table.regions()}
+    regions = {region.id for region in table.list_regions()}
     asked: list[list[int]] = []
 
     def fn(current: pa.Table) -> Edits:
@@ -90,12 +90,12 @@ def test_a_key_of_several_columns_is_changed_with_and_without_deletes(tmp_path: 
 @pytest.mark.parametrize("nothing", [None, [], Edits()], ids=repr)
 def test_no_change_writes_nothing(tmp_path: Path, nothing: Any) -> None:
     table = make(tmp_path, row(1))
-    head = table.regions()[0].head()
+    head = table.list_regions()[0].head()
 
     done = table.transact([1, 2], lambda current: nothing)
 
     assert (done.rows, done.entries) == (0, ())
-    assert table.regions()[0].head() == head
+    assert table.list_regions()[0].head() == head
 
 
 def test_a_call_that_is_refused_writes_nothing(tmp_path: Path) -> None:
@@ -183,7 +183,7 @@ def test_an_error_of_the_function_reaches_the_caller_and_names_the_other_regions
 
 def test_rows_are_read_from_a_new_view_if_the_log_was_collected(tmp_path: Path) -> None:
     table = make(tmp_path, row(1), row(2))
-    (region,) = table.regions()
+    (region,) = table.list_regions()
     views: list[int] = []
 
     def read_view() -> ViewedRows:
@@ -208,7 +208,7 @@ def test_rows_are_read_from_a_new_view_if_the_log_was_collected(tmp_path: Path) 
 
 def test_entries_that_do_not_add_up_change_nothing(tmp_path: Path) -> None:
     table = make(tmp_path, row(1))
-    (region,) = table.regions()
+    (region,) = table.list_regions()
     viewed = ViewedRows(rows=table.get([1]), end=region.head())
     rows = RowsAtHead(region, table.config.schema, viewed=viewed, read_view=lambda: viewed, select=lambda live: live)
     table.upsert([row(1, 5)])
@@ -241,7 +241,7 @@ def test_a_repeated_call_reads_one_head_and_one_entry(tmp_path: Path, name: str)
     for number in range(5):
         writing.upsert([row(2, number)])
     plan = FaultPlan()
-    table = lancelsm.open(writing.uri, ports=faulty(plan))
+    table = lancelsm.open.on(faulty(plan))(writing.uri)
     CALLS["transact"](table)
     CALLS[name](table)
     table.get([1])
@@ -256,7 +256,7 @@ def test_a_repeated_call_reads_one_head_and_one_entry(tmp_path: Path, name: str)
 
 def test_each_newer_entry_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     table = make(tmp_path, row(1))
-    (region,) = table.regions()
+    (region,) = table.list_regions()
     schema, end = table.config.schema, region.head()
     viewed = ViewedRows(rows=table.get([1]), end=end)
     rows = RowsAtHead(region, schema, viewed=viewed, read_view=lambda: viewed, select=lambda live: live)

@@ -12,9 +12,7 @@ import pytest
 
 import lancelsm
 from lancelsm.admin.clone import clone_snapshot
-from lancelsm.admin.copy_table import copy_table
 from lancelsm.admin.set_ttl import set_ttl
-from lancelsm.backup import back_up, restore
 from lancelsm.compaction import expired
 from lancelsm.compaction.maintenance import optimize_table
 from lancelsm.dataset.base_rows import Base, commit
@@ -131,7 +129,7 @@ def test_a_merge_is_planned_again_if_the_ttl_is_removed_meanwhile(tmp_path: Path
 
 def test_rows_that_were_not_removed_are_visible_again_under_a_longer_ttl(tmp_path: Path) -> None:
     clock = FakeClock()
-    table, other = expiring(tmp_path / "t", clock), lancelsm.open(tmp_path / "t", ports=Ports(clock=clock))
+    table, other = expiring(tmp_path / "t", clock), lancelsm.open.on(Ports(clock=clock))(tmp_path / "t")
     upsert(table, [row(clock, 1, -5)])
     assert (ids(table), ids(other)) == ([], [])
     table.set_ttl("10h ON at")
@@ -250,11 +248,11 @@ def test_copies_of_a_table_keep_its_ttl(tmp_path: Path) -> None:
     clock.advance(2 * HOUR)
     assert ids(table.at("s")) == [2, 3]
     assert clone_snapshot(table._handle, "s", tmp_path / "clone", ports=ports).rows == 2
-    back_up(table.at("s"), tmp_path / "backup", ports=ports)
-    assert restore(tmp_path / "backup", tmp_path / "restored", ports=ports).rows == 2
-    copy_table(table.uri, tmp_path / "copied", at="s", primary_key=["id", "v"], ports=ports)
+    lancelsm.backup.on(ports)(table.at("s"), tmp_path / "backup")
+    assert lancelsm.restore.on(ports)(tmp_path / "backup", tmp_path / "restored").rows == 2
+    lancelsm.copy.on(ports)(table.uri, tmp_path / "copied", at="s", primary_key=["id", "v"])
     for name in ("clone", "restored", "copied"):
-        copy = lancelsm.open(tmp_path / name, ports=ports)
+        copy = lancelsm.open.on(ports)(tmp_path / name)
         assert (copy.status().ttl, ids(copy)) == ("1h on at", [3])
 
 
@@ -262,13 +260,12 @@ def test_copies_of_a_table_keep_its_ttl(tmp_path: Path) -> None:
 def test_an_expired_row_is_found_by_no_search(tmp_path: Path) -> None:
     clock = FakeClock()
     columns = pa.schema([*COLUMNS, ("x", pa.list_(pa.float32(), 2))])
-    table = lancelsm.create(
+    table = lancelsm.create.on(Ports(clock=clock, threads=1))(
         tmp_path / "t",
         columns,
         primary_key="id",
         ttl="1h on at",
         indexes={"v": "INVERTED"},
-        ports=Ports(clock=clock, threads=1),
     )
     times = [row(clock, key, hours)["at"] for key, hours in enumerate([-2, 0, None, 5])]
     vectors = pa.FixedSizeListArray.from_arrays(pa.array(np.arange(8), pa.float32()), 2)
@@ -293,8 +290,8 @@ def test_an_expired_row_is_found_by_no_search(tmp_path: Path) -> None:
 def ordered(path: Path, ports: Ports, **options: Any) -> lancelsm.Table:
     """A table of two regions whose events are ordered by `n`, and whose rows expire an hour after `at`."""
     columns = pa.schema([("id", pa.int64()), ("at", pa.timestamp("s")), ("n", pa.int64())])
-    return lancelsm.create(
-        path, columns, primary_key="id", ttl="1h on at", regions="bucket(id, 2)", ports=ports, **options
+    return lancelsm.create.on(ports)(
+        path, columns, primary_key="id", ttl="1h on at", regions="bucket(id, 2)", **options
     )
 
 
@@ -339,9 +336,9 @@ def test_a_late_event_is_known_in_a_table_that_was_restored_from_a_backup(tmp_pa
     apply(table, clock, 2, 0, 10)
     apply(table, clock, 1, 0, 20)
     clock.advance(2 * HOUR)
-    back_up(table, tmp_path / "backup", ports=ports)
-    assert restore(tmp_path / "backup", tmp_path / "restored", ports=ports).rows == 0
-    restored = lancelsm.open(tmp_path / "restored", ports=ports)
+    lancelsm.backup.on(ports)(table, tmp_path / "backup")
+    assert lancelsm.restore.on(ports)(tmp_path / "backup", tmp_path / "restored").rows == 0
+    restored = lancelsm.open.on(ports)(tmp_path / "restored")
     assert [apply(restored, clock, key, 9, 15).late for key in range(3)] == [0, 1, 0]
     assert [apply(restored, clock, key, 9, 9).late for key in range(3)] == [1, 1, 1]
 
@@ -355,10 +352,10 @@ def test_a_late_event_is_known_in_the_regions_of_a_reshard(tmp_path: Path) -> No
         apply(table, clock, key, 0, 10)
     table.flush()
     table.merge(engine="inprocess")
-    lancelsm.open(tmp_path / "t", ports=ports).reshard("bucket(id, 3)")
+    lancelsm.open.on(ports)(tmp_path / "t").reshard("bucket(id, 3)")
     clock.advance(2 * HOUR)
     assert optimize_table(table._handle).rows_expired == 4  # by a process that has not heard of the reshard
-    later = lancelsm.open(tmp_path / "t", ports=ports)
+    later = lancelsm.open.on(ports)(tmp_path / "t")
     assert [apply(later, clock, key, 9, 9).late for key in range(4)] == [1, 1, 1, 1]
 
 

@@ -11,12 +11,9 @@ import lance
 import pytest
 
 import lancelsm
-from lancelsm import backup
-from lancelsm.admin import clone, create, drop
+from lancelsm.admin import backup, clone, create, drop
 from lancelsm.admin.adopt import adopt
 from lancelsm.admin.clone import clone_snapshot
-from lancelsm.admin.drop import drop_table
-from lancelsm.backup import back_up, restore
 from lancelsm.common.layout import CLONE, CONFIG, DROPPING, RESTORED, SQLITE
 from lancelsm.dataset import copies
 from lancelsm.dataset.tags import tags
@@ -63,12 +60,12 @@ def ids(location: Path) -> list[int]:
 def test_an_unfinished_clone_is_finished_or_dropped_and_other_calls_refuse_it(source, tmp_path, crash_in, step):
     location = tmp_path / "clone"
     crash_in(clone, step, lambda: clone_snapshot(open_table(source.uri), "monday", location))
-    back_up(source, tmp_path / "backup")
+    lancelsm.backup(source, tmp_path / "backup")
 
     others = [
         lambda: lancelsm.create(location, source.schema, primary_key="id"),
         lambda: lancelsm.create(location, ROWS, primary_key="id"),
-        lambda: restore(tmp_path / "backup", location),
+        lambda: lancelsm.restore(tmp_path / "backup", location),
         lambda: adopt(location),
     ]
     for other in others:
@@ -80,7 +77,7 @@ def test_an_unfinished_clone_is_finished_or_dropped_and_other_calls_refuse_it(so
 
     clone_snapshot(open_table(source.uri), "monday", location)
     assert ids(location) == [0, 1, 2]
-    drop_table(location)
+    lancelsm.drop(location)
     assert [pin.name for pin in source.snapshots()] == ["monday"]
     assert lancelsm.create(location, source.schema, primary_key="id").scan().to_arrow().num_rows == 0
 
@@ -98,13 +95,13 @@ def test_an_unfinished_clone_without_its_marker_file_is_not_mistaken_for_its_sou
 @pytest.mark.parametrize("step", ["ensure_base", "register_table"])
 def test_an_unfinished_restore_is_finished_or_dropped_and_other_calls_refuse_it(source, tmp_path, crash_in, step):
     location = tmp_path / "restored"
-    back_up(source, tmp_path / "backup")
-    back_up(source, tmp_path / "other backup")
-    crash_in(backup, step, lambda: restore(tmp_path / "backup", location))
+    lancelsm.backup(source, tmp_path / "backup")
+    lancelsm.backup(source, tmp_path / "other backup")
+    crash_in(backup, step, lambda: lancelsm.restore(tmp_path / "backup", location))
 
     for other in (
         lambda: lancelsm.create(location, source.schema, primary_key="id"),
-        lambda: restore(tmp_path / "other backup", location),
+        lambda: lancelsm.restore(tmp_path / "other backup", location),
         lambda: clone_snapshot(open_table(source.uri), "monday", location),
         lambda: adopt(location),
     ):
@@ -112,12 +109,12 @@ def test_an_unfinished_restore_is_finished_or_dropped_and_other_calls_refuse_it(
             other()
     assert [pin.name for pin in source.snapshots()] == ["monday"]
 
-    restore(tmp_path / "backup", location)
+    lancelsm.restore(tmp_path / "backup", location)
     assert ids(location) == [0, 1, 2]
-    drop_table(location)
+    lancelsm.drop(location)
 
-    crash_in(backup, step, lambda: restore(tmp_path / "backup", location))
-    drop_table(location)
+    crash_in(backup, step, lambda: lancelsm.restore(tmp_path / "backup", location))
+    lancelsm.drop(location)
     assert lancelsm.create(location, source.schema, primary_key="id").scan().to_arrow().num_rows == 0
 
 
@@ -155,7 +152,7 @@ def test_the_pin_of_a_clone_that_was_removed_by_hand_can_be_dropped(source, tmp_
         clone_snapshot(open_table(source.uri), "monday", location)
 
     with pytest.raises(Invalid, match="a clone shares the table's files") as raised:
-        drop_table(source.uri)
+        lancelsm.drop(source.uri)
     assert f"snapshot drop {source.uri} --name " in raised.value.remedy
     source.drop_snapshot(pin_name)
 
@@ -163,18 +160,18 @@ def test_the_pin_of_a_clone_that_was_removed_by_hand_can_be_dropped(source, tmp_
     assert not any(pin_name.removeprefix("clone-") in tag for tag in tags(uri=source.uri))
     if contents == "another clone":
         assert ids(location) == [0, 1, 2]
-        drop_table(location)
-    drop_table(source.uri)
+        lancelsm.drop(location)
+    lancelsm.drop(source.uri)
 
 
 def test_a_moved_source_can_drop_the_pin_of_a_dropped_clone(source, tmp_path):
     clone_snapshot(open_table(source.uri), "monday", tmp_path / "clone")
     moved = Path(source.uri).rename(tmp_path / "moved")
-    drop_table(tmp_path / "clone")
+    lancelsm.drop(tmp_path / "clone")
 
     table = lancelsm.open(moved)
     table.drop_snapshot(next(pin.name for pin in table.snapshots() if pin.clone))
-    drop_table(moved)
+    lancelsm.drop(moved)
 
 
 UNREADABLE = [b"", b'{"table": "a', b"\xff", b"{}", b"[]", b'{"table": "a"}', b'{"table": 1, "registry": "sqlite"}']
@@ -191,32 +188,32 @@ def assert_names(object_key: str, *calls: Callable[[], Any]) -> None:
 @pytest.mark.parametrize("contents", UNREADABLE)
 def test_an_unreadable_marker_file_of_a_copy_is_named(source, tmp_path, crash_in, contents):
     location, restored = tmp_path / "clone", tmp_path / "restored"
-    back_up(source, tmp_path / "backup")
+    lancelsm.backup(source, tmp_path / "backup")
     crash_in(clone, "share_base", lambda: clone_snapshot(open_table(source.uri), "monday", location))
-    crash_in(backup, "ensure_base", lambda: restore(tmp_path / "backup", restored))
+    crash_in(backup, "ensure_base", lambda: lancelsm.restore(tmp_path / "backup", restored))
     (location / CLONE).write_bytes(contents)
     (restored / RESTORED).write_bytes(contents)
 
     assert_names(
-        CLONE, lambda: clone_snapshot(open_table(source.uri), "monday", location), lambda: drop_table(location)
+        CLONE, lambda: clone_snapshot(open_table(source.uri), "monday", location), lambda: lancelsm.drop(location)
     )
-    assert_names(RESTORED, lambda: restore(tmp_path / "backup", restored), lambda: drop_table(restored))
+    assert_names(RESTORED, lambda: lancelsm.restore(tmp_path / "backup", restored), lambda: lancelsm.drop(restored))
 
 
 @pytest.mark.parametrize("contents", [*UNREADABLE, b'{"table": "another", "registry": "sqlite"}'])
 def test_a_wrong_marker_file_of_a_drop_is_named_and_nothing_is_deleted(source, tmp_path, crash_in, contents):
     context, location = open_table(source.uri).context, Path(source.uri)
-    crash_in(drop, "delete_config", lambda: drop_table(source.uri))
+    crash_in(drop, "delete_config", lambda: lancelsm.drop(source.uri))
     (location / DROPPING).write_bytes(contents)
 
-    assert_names(DROPPING, lambda: drop_table(source.uri))
+    assert_names(DROPPING, lambda: lancelsm.drop(source.uri))
     if contents in UNREADABLE:
         assert_names(DROPPING, lambda: cancel_drop(context))
     assert (location / CONFIG).exists()
 
     (location / DROPPING).unlink()
     assert ids(location) == [0, 1, 2]
-    drop_table(source.uri)
+    lancelsm.drop(source.uri)
 
 
 def test_dropping_an_unfinished_clone_without_its_marker_file_does_not_drop_its_source(source, tmp_path, crash_in):
@@ -226,7 +223,7 @@ def test_dropping_an_unfinished_clone_without_its_marker_file_does_not_drop_its_
     (location / CLONE).unlink()
 
     with pytest.raises(Corrupt, match="a clone was begun there") as raised:
-        drop_table(location, ports=Ports(registry=lambda *_, **__: shared))
+        lancelsm.drop.on(Ports(registry=lambda *_, **__: shared))(location)
     assert raised.value.where["object"] == CLONE
     assert ids(source.uri) == [0, 1, 2]
 
@@ -240,20 +237,20 @@ def test_a_clone_is_dropped_only_when_its_source_can_be_updated(source, tmp_path
             raise Invalid("access denied")
         return open_store(uri, options)
 
-    def refused(why: str, ports: Ports | None = None) -> None:
+    def refused(why: str, ports: Ports) -> None:
         with pytest.raises(Invalid, match=why) as raised:
-            drop_table(location, ports=ports)
+            lancelsm.drop.on(ports)(location)
         assert raised.value.where["object"] == CLONE
         assert "drop its snapshot in the source" in raised.value.remedy
 
     refused("access denied", Ports(store=denied))
     pin_name = config.read_bytes()
     config.write_text('{"format": 99}')
-    refused("has format 99")
+    refused("has format 99", Ports())
     config.write_bytes(pin_name)
     assert [pin.clone for pin in source.snapshots() if pin.clone] == [str(location)]
 
-    drop_table(location)
+    lancelsm.drop(location)
     assert [pin.name for pin in source.snapshots()] == ["monday"]
 
 
@@ -265,7 +262,7 @@ def test_a_drop_that_cannot_read_the_clones_leaves_the_table_unchanged(source, t
     with monkeypatch.context() as patch:
         patch.setattr(drop, "tags", fails)
         with pytest.raises(error):
-            drop_table(source.uri)
+            lancelsm.drop(source.uri)
 
     clone_snapshot(open_table(source.uri), "monday", tmp_path / "clone")
     assert ids(tmp_path / "clone") == [0, 1, 2]
@@ -304,15 +301,15 @@ def test_a_clone_that_races_another_clone_is_contended_and_can_be_retried(source
 @pytest.mark.parametrize("below", ["inner", "data/inner", "_mem_wal/deep/inner"])
 def test_nothing_can_be_created_inside_the_directory_of_a_table(source, tmp_path, below):
     location = Path(source.uri) / below
-    back_up(source, tmp_path / "backup")
+    lancelsm.backup(source, tmp_path / "backup")
     lance.write_dataset(source.scan().to_arrow(), location.with_name("dataset"))
 
     for create_there in (
         lambda: lancelsm.create(location, ROWS, primary_key="id"),
         lambda: lancelsm.create(f"file://{location}", ROWS, primary_key="id"),
         lambda: clone_snapshot(open_table(source.uri), "monday", location),
-        lambda: back_up(source, location),
-        lambda: restore(tmp_path / "backup", location),
+        lambda: lancelsm.backup(source, location),
+        lambda: lancelsm.restore(tmp_path / "backup", location),
         lambda: adopt(location.with_name("dataset")),
     ):
         with pytest.raises(Invalid, match=f"the location is inside the table at {source.uri}") as raised:
@@ -327,6 +324,6 @@ def test_a_table_can_be_created_beside_a_table_through_any_spelling_of_the_path(
 
     lancelsm.create(Path(source.uri) / ".." / "beside", ROWS, primary_key="id")
     lancelsm.create(Path(source.uri) / "link" / "t", ROWS, primary_key="id")
-    drop_table(source.uri)
+    lancelsm.drop(source.uri)
 
     assert ids(tmp_path / "beside") == ids(tmp_path / "elsewhere" / "t") == [0, 1, 2, 3]

@@ -114,7 +114,7 @@ def test_a_base_of_another_table_is_never_read(tmp_path: Path, table: Table) -> 
 def test_an_entry_copied_to_another_position_is_corrupt(table: Table) -> None:
     """The object at one position is overwritten with the entry of another position."""
     other = lancelsm.open(table.uri)
-    (region,) = other.regions()
+    (region,) = other.list_regions()
     first, second = (Path(table.uri) / wal_entry(region.id, Position(position)) for position in (3, 4))
     shutil.copy(second, first)
 
@@ -125,7 +125,7 @@ def test_an_entry_copied_to_another_position_is_corrupt(table: Table) -> None:
 
 
 def test_a_flipped_bit_in_an_entry_is_found(table: Table) -> None:
-    (region,) = table.regions()
+    (region,) = table.list_regions()
     path = Path(table.uri) / wal_entry(region.id, Position(4))
     body = bytearray(path.read_bytes())
     body[-40] ^= 1
@@ -154,7 +154,7 @@ def test_get_reads_only_the_regions_of_its_keys(tmp_path: Path) -> None:
     table = create(tmp_path, regions="bucket(id, 4)")
     table.upsert([row(key) for key in range(20)])
     plan = FaultPlan()
-    reading = lancelsm.open(table.uri, ports=faulty(plan))
+    reading = lancelsm.open.on(faulty(plan))(table.uri)
     reading.get([3])
     plan.calls.clear()
 
@@ -171,7 +171,7 @@ def test_keys_of_regions_that_do_not_exist_cost_one_listing_together(tmp_path: P
     table = create(tmp_path, regions="identity(id)")
     table.upsert([row(1)])
     plan = FaultPlan()
-    reading = lancelsm.open(table.uri, ports=faulty(plan))
+    reading = lancelsm.open.on(faulty(plan))(table.uri)
 
     for read in (lambda: reading.get([1, 2, 3, 4, 5]), lambda: reading.scan(where="id in (1, 2, 3, 4, 5)").to_arrow()):
         plan.calls.clear()
@@ -186,7 +186,7 @@ def test_a_scan_of_a_merged_table_reads_no_entry(tmp_path: Path) -> None:
     table.flush()
     table.merge(engine="inprocess")
     plan = FaultPlan()
-    reading = lancelsm.open(table.uri, ports=faulty(plan))
+    reading = lancelsm.open.on(faulty(plan))(table.uri)
     plan.calls.clear()
 
     assert rows_of(reading) == [row(0), row(1), row(2)]

@@ -39,9 +39,7 @@ class Reader:
     def __init__(self, path: Path, **settings: Any) -> None:
         self.writing = three_levels(path)
         self.clock, self.plan = FakeClock(), FaultPlan()
-        self.table: Table = lancelsm.open(
-            self.writing.uri, ports=faulty(self.plan, clock=self.clock), settings=settings
-        )
+        self.table: Table = lancelsm.open.on(faulty(self.plan, clock=self.clock))(self.writing.uri, settings=settings)
 
     def calls(self, read: Callable[[], Any]) -> Counter[str]:
         """Count the calls of store and registry that a read makes."""

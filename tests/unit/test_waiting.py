@@ -22,7 +22,7 @@ class Slow(LocalStore):
 
     def __init__(self, table: Table) -> None:
         super().__init__(Path(table.uri))
-        self.other = lancelsm.open(table.uri, ports=Ports(clock=Pauses()))
+        self.other = lancelsm.open.on(Ports(clock=Pauses()))(table.uri)
         self.appends = 0
 
     def create(self, key: str, body: Body) -> Written | PreconditionFailed | WriteUnknown:
@@ -52,12 +52,12 @@ class Pauses(SystemClock):
 
 
 def head_of(table: Table) -> heads.Head:
-    (region,) = table.regions()
+    (region,) = table.list_regions()
     return region.head()
 
 
 def leave_note(table: Table, milliseconds: int = 500) -> None:
-    (region,) = table.regions()
+    (region,) = table.list_regions()
     assert isinstance(region.swap(heads.noted(region.head(), milliseconds=milliseconds)), heads.Head)
 
 
@@ -66,7 +66,7 @@ def test_a_slow_append_gets_its_turn_after_a_note(tmp_path: Path) -> None:
     table.upsert([row(0)])
     store = Slow(table)
 
-    lancelsm.open(table.uri, ports=Ports(store=lambda *_: store)).upsert([row(1)])
+    lancelsm.open.on(Ports(store=lambda *_: store))(table.uri).upsert([row(1)])
 
     assert store.appends == 4, "two lost positions, one with the note unseen, and one whose reply shows the note"
     assert head_of(table).waiting == "", "the append removes the note"
@@ -77,7 +77,7 @@ def test_an_append_after_a_dead_writers_note_waits_once(tmp_path: Path) -> None:
     table = create(tmp_path)
     leave_note(table)
     clock = Pauses()
-    writer = lancelsm.open(table.uri, ports=Ports(clock=clock))
+    writer = lancelsm.open.on(Ports(clock=clock))(table.uri)
 
     for key in range(3):
         writer.upsert([row(key)])
@@ -95,11 +95,11 @@ def test_a_pause_ends_when_the_note_is_removed(tmp_path: Path) -> None:
         def sleep(self, seconds: float) -> None:
             super().sleep(seconds)
             if len(self.pauses) == 2:
-                (region,) = other.regions()
+                (region,) = other.list_regions()
                 region.swap(heads.Swap(expect={}, change={"waiting": None}))
 
     clock = Appends()
-    lancelsm.open(table.uri, ports=Ports(clock=clock)).upsert([row(1)])
+    lancelsm.open.on(Ports(clock=clock))(table.uri).upsert([row(1)])
 
     assert len(clock.pauses) == 2
 
@@ -107,11 +107,11 @@ def test_a_pause_ends_when_the_note_is_removed(tmp_path: Path) -> None:
 @pytest.mark.parametrize("note", ["", "x", "-1", "1.5", "9" * 40, "٣x"])
 def test_a_note_that_is_no_number_is_ignored(tmp_path: Path, note: str) -> None:
     table = create(tmp_path)
-    (region,) = table.regions()
+    (region,) = table.list_regions()
     region.swap(heads.Swap(expect={}, change={"waiting": note}))
     clock = Pauses()
 
-    lancelsm.open(table.uri, ports=Ports(clock=clock)).upsert([row(1)])
+    lancelsm.open.on(Ports(clock=clock))(table.uri).upsert([row(1)])
 
     assert clock.pauses == []
 
@@ -121,7 +121,7 @@ def test_a_note_asks_for_ten_seconds_at_most(tmp_path: Path) -> None:
     leave_note(table, milliseconds=3_600_000)
     clock = Pauses()
 
-    lancelsm.open(table.uri, ports=Ports(clock=clock)).upsert([row(1)])
+    lancelsm.open.on(Ports(clock=clock))(table.uri).upsert([row(1)])
 
     assert sum(clock.pauses) == pytest.approx(10)
 

@@ -76,8 +76,8 @@ def store():
 
 @pytest.fixture
 def table(tmp_path, store):
-    return lancelsm.create(
-        tmp_path / "table", SCHEMA, primary_key="id", registry="object", ports=Ports(store=lambda *_: store)
+    return lancelsm.create.on(Ports(store=lambda *_: store))(
+        tmp_path / "table", SCHEMA, primary_key="id", registry="object"
     )
 
 
@@ -89,7 +89,7 @@ def test_an_append_with_a_held_head_is_two_requests(table, store):
 
 def test_the_first_append_of_a_fresh_handle_is_three_requests(table, store):
     table.upsert(rows(1))
-    fresh = lancelsm.open(table.uri, ports=Ports(store=lambda *_: store))
+    fresh = lancelsm.open.on(Ports(store=lambda *_: store))(table.uri)
     assert store.during(lambda: fresh.upsert(rows(2))) == {"get": 1, "create": 1, "replace": 1}
     assert store.during(lambda: fresh.upsert(rows(3))) == {"create": 1, "replace": 1}
     assert sorted(fresh.scan().to_arrow()["id"].to_pylist()) == [1, 2, 3]
@@ -97,7 +97,7 @@ def test_the_first_append_of_a_fresh_handle_is_three_requests(table, store):
 
 def test_a_head_that_another_handle_changed_is_read_again(table, store):
     table.upsert(rows(1))
-    fresh = lancelsm.open(table.uri, ports=Ports(store=lambda *_: store))
+    fresh = lancelsm.open.on(Ports(store=lambda *_: store))(table.uri)
     for number in range(2, 6):
         (table if number % 2 else fresh).upsert(rows(number))
     assert sorted(table.scan().to_arrow()["id"].to_pylist()) == [1, 2, 3, 4, 5]
@@ -106,8 +106,8 @@ def test_a_head_that_another_handle_changed_is_read_again(table, store):
 def test_the_registry_remembers_a_bounded_number_of_records(tmp_path, store, monkeypatch):
     monkeypatch.setattr("lancelsm.registry.object._REMEMBERED", 2)
     ports = Ports(store=lambda *_: store)
-    table = lancelsm.create(
-        tmp_path / "table", SCHEMA, primary_key="id", regions="bucket(id, 8)", registry="object", ports=ports
+    table = lancelsm.create.on(ports)(
+        tmp_path / "table", SCHEMA, primary_key="id", regions="bucket(id, 8)", registry="object"
     )
     table.upsert(rows(*range(40)))
     calls = store.during(lambda: table.upsert(rows(*range(40))))

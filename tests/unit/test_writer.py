@@ -36,7 +36,7 @@ BUSY = 8
 def gated(path: Path, **settings: object) -> tuple[Table, Gate]:
     create(path, settings={"group_commit_milliseconds": 1, **settings})
     gate = Gate(path / "table")
-    return lancelsm.open(path / "table", ports=Ports(store=lambda uri, options: gate)), gate
+    return lancelsm.open.on(Ports(store=lambda uri, options: gate))(path / "table"), gate
 
 
 def entries(outcomes: list[Committed]) -> set[tuple[str, int]]:
@@ -123,7 +123,7 @@ def test_many_threads_upsert_through_one_table(tmp_path: Path) -> None:
         list(pool.map(lambda n: table.upsert([row(n % 3, f"{n}"), row(n)]), range(40)))
 
     assert [found["id"] for found in rows_of(table)] == list(range(40))
-    assert len(table.regions()) == 40
+    assert len(table.list_regions()) == 40
 
 
 def test_submit_async_returns_once_the_rows_are_visible(tmp_path: Path) -> None:
@@ -190,7 +190,7 @@ def test_leaving_the_block_waits_for_all_rows_and_does_not_flush(tmp_path: Path)
 def test_leaving_the_block_raises_the_first_failure_and_every_future_has_its_own(tmp_path: Path) -> None:
     table = create(tmp_path, regions="identity(id)")
     table.upsert([row(1), row(2)])
-    for region in table.regions():
+    for region in table.list_regions():
         table.claim(region, owner="another")
     futures: list[Future[Committed]] = []
 
@@ -209,7 +209,7 @@ def test_leaving_the_block_raises_the_first_failure_and_every_future_has_its_own
 
 def test_an_error_in_the_block_is_raised_instead_of_failed_writes(tmp_path: Path) -> None:
     table = create(tmp_path)
-    (region,) = table.regions()
+    (region,) = table.list_regions()
     table.seal(region)
 
     def write() -> None:
@@ -275,7 +275,7 @@ def test_a_full_buffer_refuses_until_earlier_rows_are_acknowledged(tmp_path: Pat
 def table_with_pending_generations(path: Path, clock: FakeClock, *, generations: int, slow: int, stop: int) -> Table:
     settings = {"pending_generations_slow": slow, "pending_generations_stop": stop}
     create(path, settings=settings)
-    table = lancelsm.open(path / "table", ports=Ports(clock=clock, threads=1))
+    table = lancelsm.open.on(Ports(clock=clock, threads=1))(path / "table")
     for key in range(generations):
         table.upsert([row(key)])
         table.flush()
@@ -317,7 +317,7 @@ def test_a_writer_with_a_stale_head_is_also_stopped_by_pending_generations(tmp_p
 def test_a_writer_that_was_idle_during_a_collection_writes_on(tmp_path: Path) -> None:
     clock = FakeClock()
     uri = create(tmp_path, settings={"collect_interval_seconds": 100}).uri
-    idle, busy = (lancelsm.open(uri, ports=faulty(FaultPlan(), clock=clock)) for _ in range(2))
+    idle, busy = (lancelsm.open.on(faulty(FaultPlan(), clock=clock))(uri) for _ in range(2))
     idle.upsert([row(1)])
     busy.upsert([row(2)])
     busy.run(engine="inprocess")
@@ -341,7 +341,7 @@ def test_after_the_crash_of_an_exclusive_writer_others_are_fenced_until_they_cla
 
     with pytest.raises(Fenced, match="lancelsm region claim"):
         table.upsert([row(2)])
-    table.claim(table.regions()[0])
+    table.claim(table.list_regions()[0])
     table.upsert([row(2)])
 
     assert rows_of(table) == [row(1), row(2)]
@@ -389,7 +389,7 @@ def test_a_pipelined_writer_with_its_own_owner_claims_regions_of_the_table_owner
 def test_a_writer_goes_on_after_a_failure(tmp_path: Path) -> None:
     create(tmp_path)
     down = FaultPlan(fault_at("create", "/wal/", FAIL_BEFORE))
-    table = lancelsm.open(tmp_path / "table", ports=faulty(down, process="w"))
+    table = lancelsm.open.on(faulty(down, process="w"))(tmp_path / "table")
 
     with pytest.raises((Unavailable, Ambiguous)):
         table.upsert([row(1)])

@@ -20,9 +20,7 @@ HOUR = 3600
 
 def expiring(path: Path, clock: FakeClock, **options: Any) -> Table:
     """A table whose rows expire an hour after `at`."""
-    return lancelsm.create(
-        path, COLUMNS, primary_key="id", ttl="1h on at", ports=Ports(clock=clock, threads=1), **options
-    )
+    return lancelsm.create.on(Ports(clock=clock, threads=1))(path, COLUMNS, primary_key="id", ttl="1h on at", **options)
 
 
 def row(clock: FakeClock, key: int, hours: float | None, value: str = "a") -> dict[str, Any]:

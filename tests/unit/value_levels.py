@@ -11,7 +11,6 @@ import pyarrow as pa
 
 import lancelsm
 from lancelsm.admin.clone import clone_snapshot
-from lancelsm.backup import back_up, restore
 from lancelsm.compaction.optimize import optimize_base
 from lancelsm.region.handle import open_table
 from lancelsm.table import Table
@@ -90,6 +89,6 @@ def check_levels(table: Table, directory: Path, batches: list[pa.Table], model: 
     assert {key: model.rows[key] for key in changed.rows} == changed.rows, "change stream"
     optimize_base(uri=table.uri, small_fragments=2, deleted_share=0.01)
     check_reads(table, model, "optimized base")
-    back_up(table, directory / "backup")
-    restore(directory / "backup", directory / "restored")
+    lancelsm.backup(table, directory / "backup")
+    lancelsm.restore(directory / "backup", directory / "restored")
     check_reads(lancelsm.open(directory / "restored"), model, "restored backup")

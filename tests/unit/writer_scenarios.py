@@ -35,7 +35,7 @@ def exclusive_writer_releases_its_regions(directory: Path) -> None:
 def exclusive_writer_loses_its_region(directory: Path) -> None:
     """Another owner claims the region of an exclusive writer, which does not claim it again."""
     table = create(directory)
-    (region,) = table.regions()
+    (region,) = table.list_regions()
 
     def write() -> None:
         with table.writer(exclusive=True) as writer:

@@ -20,7 +20,6 @@ from pathlib import Path
 import pyarrow as pa
 
 from lancelsm.admin.create import begin_copy, check_free, register_table, sharding_of
-from lancelsm.common.checked import checked
 from lancelsm.common.layout import CLONE, DROPPING, TableId, table_id
 from lancelsm.dataset.base_table import BaseFacts
 from lancelsm.dataset.copies import share_base
@@ -65,7 +64,6 @@ class Copied:
     source: str
 
 
-@checked
 def clone_snapshot(
     handle: TableHandle,
     name: str,
@@ -76,7 +74,7 @@ def clone_snapshot(
 ) -> Copied:
     """Create a new table from a snapshot without copying the files of its base.
 
-    Arguments, errors and what holds after a crash are those of `Table.clone`; `handle` is the source table.
+    Arguments, errors and what holds after a crash are those of `lancelsm.clone`; `handle` is the source table.
     """
     ports, location = ports or Ports(), canonical(to)
     store = ports.store(location, handle.storage_options)

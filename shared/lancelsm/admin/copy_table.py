@@ -15,7 +15,6 @@ import pyarrow as pa
 
 from lancelsm.admin.clone import Copied, facts_of
 from lancelsm.admin.create import begin_copy, check_free, ensure_base, register_table
-from lancelsm.common.checked import checked
 from lancelsm.common.layout import RESTORED, TableId, table_id
 from lancelsm.dataset.base_reads import scan_base
 from lancelsm.dataset.statement import check_stated, files_of
@@ -31,60 +30,27 @@ from lancelsm.record.key import check_primary_key
 from lancelsm.record.schema import TableSchema, declare_primary_key, numbered
 from lancelsm.record.summed_rows import SummedRows
 from lancelsm.region import config as configs
-from lancelsm.region.handle import Ports, TableHandle, canonical, open_table
-from lancelsm.region.on_ports import on_ports
+from lancelsm.region.handle import Ports, TableHandle, canonical
 from lancelsm.registry.open import default_registry
 from lancelsm.routing.spec import RegionSpec, parse_regions
 
 _TTL_SECONDS = 3600.0  # of the snapshot that is read; it is refreshed meanwhile
 
 
-@on_ports
-@checked
 def copy_table(
-    ports: Ports,
-    /,
-    src: str | Path,
-    dst: str | Path,
+    source: TableHandle,
+    to: str | Path,
     *,
-    primary_key: str | Sequence[str] | None = None,
-    regions: str | None = None,
-    sequence_by: str | Sequence[str] | None = None,
-    at: At | None = None,
-    registry: str | None = None,
-    storage_options: Mapping[str, str] | None = None,
+    primary_key: str | Sequence[str] | None,
+    regions: str | None,
+    sequence_by: str | Sequence[str] | None,
+    at: At | None,
+    registry: str | None,
+    storage_options: Mapping[str, str] | None,
+    ports: Ports,
 ) -> Copied:
-    """Copy the live rows of a table to a new table. This is the way to another primary key.
-
-    Rows are streamed: memory holds some batches, and at most four million keys while duplicates are looked for. Rows
-    that are written to the source after the copy has begun are not part of it. Settings and the time to live
-    are copied, indexes are not.
-
-    Args:
-        src: the location of a table.
-        dst: a path or URL where nothing is.
-        primary_key: the key columns of the new table; by default those of the source.
-        regions: the region spec of the new table, see `create`; by default that of the source if the key is the same,
-            else one region.
-        sequence_by: the columns that order change events of the new table; by default those of the source.
-        at: copy the rows of a snapshot, a version or a time, see `open`; by default the rows as of now.
-        registry: the registry of the new table; by default as in `create`.
-        storage_options: options of the object stores, as Lance takes them.
-
-    Returns:
-        The location of the new table, the number of its rows, and the location of the source.
-
-    Raises:
-        Invalid: there is no table at `src`; an argument is not valid; rows have the same new key, or null in it (the
-            error has examples); or something else exists at `dst`. Nothing was written.
-        Corrupt: an object of the source is missing or damaged, or the copied rows read back differently.
-        Contended, Unavailable: copy again.
-
-    A crash at any line leaves no table at `dst`. The same call continues if the rows of the source are still the same,
-    else it is `Invalid`, with the remedy to drop what is there.
-    """
-    location = canonical(dst)
-    source = open_table(src, storage_options=storage_options, ports=ports)
+    """Copy the live rows of a table to a new table: `lancelsm.copy` has the contract."""
+    location = canonical(to)
     store = ports.store(location, storage_options)
     with _source_view(source, at) as view, error_context(table=source.context.uri):
         schema, spec = _wanted(source, view, primary_key, regions)

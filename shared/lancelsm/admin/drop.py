@@ -19,7 +19,6 @@ from pathlib import Path
 
 from lancelsm.admin.clone import release
 from lancelsm.admin.create import read_copy_marker
-from lancelsm.common.checked import checked
 from lancelsm.common.layout import CLONE, CONFIG, DROPPING, TableId, snapshots, table_key
 from lancelsm.dataset.base_table import find_base
 from lancelsm.dataset.scrub_reads import shared_directories
@@ -37,30 +36,11 @@ from lancelsm.region.handle import Ports, canonical, open_configured
 from lancelsm.region.lease import BASE_LEASE, lease
 from lancelsm.region.lineage import TAG_PREFIX, CloneLineage, read_lineage
 from lancelsm.region.markers import REMEDY, decode_marker, read_marker
-from lancelsm.region.on_ports import on_ports
 
 
-@on_ports
-@checked
-def drop_table(ports: Ports, /, uri: str | Path, *, storage_options: Mapping[str, str] | None = None) -> int:
-    """Delete a table with its rows, snapshots and cursors, or what a crash left of a table that was being created.
-
-    Stop the writers of the table first: rows written later are lost, and their objects may remain permanently.
-
-    Returns:
-        The number of deleted objects.
-
-    Raises:
-        Invalid: there is no table at this location; or a clone shares the table's files; or the table is a clone and
-            its source can't be reached.
-        Corrupt: the marker file of the drop is damaged; or the table is a clone and the record of its source is damaged
-            or gone.
-        Contended: a merge is running, nothing was deleted; or another process has dropped the table.
-        Unavailable: drop again; the drop continues.
-
-    A crash at any line leaves a table that can be opened as before, or one that can't be opened and that the same call
-    drops.
-    """
+def drop_table(uri: str | Path, *, storage_options: Mapping[str, str] | None = None, ports: Ports | None = None) -> int:
+    """Delete a table: `lancelsm.drop` has the contract."""
+    ports = ports or Ports()
     location = canonical(uri)
     store = ports.store(location, storage_options)
     table, kind = _find_table(store, location, storage_options)
@@ -188,7 +168,7 @@ def _release_pin(
                 f"the table was a copy of the clone at {original}, or that clone was moved: snapshot {lineage.pin} of "
                 f"{lineage.source} still keeps the files of the clone. If no copy of the clone is left: lancelsm "
                 f"snapshot drop {lineage.source} --name {lineage.pin}",
-                stacklevel=3,
+                stacklevel=6,  # the caller of `lancelsm.drop`
             )
             return
         release(source, lineage)

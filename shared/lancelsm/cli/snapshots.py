@@ -101,11 +101,10 @@ def clone(
     The source keeps these files with a snapshot that does not expire, shown by `snapshot list`, until the clone is
     dropped. After a crash, the same command finishes the clone. As JSON: {"table", "rows", "from"}.
     """
-    from lancelsm.admin.clone import clone_snapshot
+    import lancelsm
 
-    handle = session.handle(uri)
     with session.working(f"Cloning {uri}"):
-        copied = clone_snapshot(handle, name, to)
+        copied = lancelsm.clone.on(session.ports)(uri, name, to, storage_options=session.storage_options)
     _show_copied(session, "Cloned", copied)
 
 
@@ -122,11 +121,11 @@ def backup(
     none of the table's objects: `restore` creates a new table from it and can't repair the old one. As JSON: {"table":
     the location of the backup, "rows", "from": the table}.
     """
-    from lancelsm.backup import back_up
+    import lancelsm
 
     table = session.open(uri, at=at)
     with session.working(f"Backing up {uri}"):
-        copied = back_up.on(session.ports)(table, to, storage_options=session.storage_options)
+        copied = lancelsm.backup.on(session.ports)(table, to, storage_options=session.storage_options)
     _show_copied(session, "Backed up", copied)
 
 
@@ -158,10 +157,10 @@ def restore(
         _restore_in_place(session, source, at)
         return
     assert uri is not None
-    from lancelsm.backup import restore as restore_table
+    import lancelsm
 
     with session.working(f"Restoring {uri}"):
-        copied = restore_table.on(session.ports)(
+        copied = lancelsm.restore.on(session.ports)(
             source, uri, registry=registry, storage_options=session.storage_options
         )
     _show_copied(session, "Restored", copied)
@@ -195,11 +194,11 @@ def copy(
     not. After a crash, the same command continues if the rows of FROM are still the same. As JSON: {"table", "rows",
     "from"}.
     """
-    from lancelsm.admin.copy_table import copy_table
+    import lancelsm
     from lancelsm.history.at import at_of_text
 
     with session.working(f"Copying {source}"):
-        copied = copy_table(
+        copied = lancelsm.copy.on(session.ports)(
             source,
             to,
             primary_key=names(primary_key),
@@ -264,7 +263,7 @@ def drop(
     The command asks on a terminal; elsewhere it needs --yes. A table whose files a clone shares can't be dropped. After
     a crash, the same command continues. As JSON: {"dropped": uri, "deleted": number of objects}.
     """
-    from lancelsm.admin.drop import drop_table
+    import lancelsm
     from lancelsm.cli.text import counted
     from lancelsm.region.handle import canonical
 
@@ -273,7 +272,7 @@ def drop(
             raise typer.BadParameter("needed to delete the table permanently", param_hint="--yes")
         typer.confirm(f"Delete {uri} with all its rows permanently?", abort=True, err=True)
     with session.working(f"Dropping {uri}"):
-        deleted = drop_table.on(session.ports)(uri, storage_options=session.storage_options)
+        deleted = lancelsm.drop.on(session.ports)(uri, storage_options=session.storage_options)
     location = canonical(uri)
     session.show(
         {"dropped": location, "deleted": deleted}, lambda: f"Dropped {location}: {counted(deleted, 'object')} deleted"

@@ -11,7 +11,6 @@ from contextlib import suppress
 import pyarrow as pa
 
 import lancelsm
-from lancelsm.admin.drop import drop_table
 from lancelsm.client import Client
 from lancelsm.client.invoke import Service
 from lancelsm.common import aws
@@ -87,7 +86,7 @@ class _Run:
             if self._may_be_in_use(left):
                 continue
             with suppress(Invalid):  # there is no table any more
-                drop_table(f"{place.tables}/{SMOKE}/{left}")
+                lancelsm.drop(f"{place.tables}/{SMOKE}/{left}")
         lancelsm.create(self._uri, _SCHEMA, primary_key="id", registry=place.registry, settings=_SETTINGS)
         return self._uri
 
@@ -121,7 +120,7 @@ class _Run:
         return f"{_one('rows', done['rows_upserted'])} in version {done['base_version']} of the base"
 
     def drop(self) -> str:
-        return f"{drop_table(self._uri)} objects deleted"
+        return f"{lancelsm.drop(self._uri)} objects deleted"
 
     def _client(self) -> Client:
         return Client(stage=self._stage, service=self._service, interval_seconds=None, clock=self._clock, ids=self._ids)

@@ -180,7 +180,7 @@ def _check_columns(wanted: View, handle: TableHandle) -> None:
     if not handle.config.schema.history.extends(wanted.base.schema.history):
         raise Invalid(
             "the columns of then did not become those of now by changes that are known",
-            remedy="Copy that state to a new table with lancelsm.copy_table(src, dst, at=...), or read it with "
+            remedy="Copy that state to a new table with lancelsm.copy(table, to, at=...), or read it with "
             "table.at(...) and write its rows with upsert",
             table=handle.context.uri,
             field="at",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable
-from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
+from typing import Concatenate, ParamSpec, Protocol, TypeVar
 
 from lancelsm.region.handle import Ports
 
@@ -24,20 +24,20 @@ class OnPorts(Protocol[P, T_co]):
 def on_ports(function: Callable[Concatenate[Ports, P], T_co]) -> OnPorts[P, T_co]:
     """Decorate a function whose first argument is the ports. The call that users see lacks it and uses the real ones.
 
-    For tests the call also takes `ports` by keyword, which is in no signature; see `lancelsm.testing`.
+    `on` of that call gives it other ones; see `lancelsm.testing`.
     """
 
     @functools.wraps(function)
-    def call(*args: Any, ports: Ports | None = None, **kwargs: Any) -> T_co:
-        return function(ports or Ports(), *args, **kwargs)
+    def call(*args: P.args, **kwargs: P.kwargs) -> T_co:
+        return function(Ports(), *args, **kwargs)
 
     signature = inspect.signature(function)
     public = [found for name, found in signature.parameters.items() if name != "ports"]
     call.__signature__ = signature.replace(parameters=public)  # type: ignore[attr-defined]
     call.__annotations__ = {name: kind for name, kind in function.__annotations__.items() if name != "ports"}
 
-    def on(ports: Ports) -> Callable[..., T_co]:
-        return lambda *args, **kwargs: call(*args, ports=ports, **kwargs)
+    def on(ports: Ports) -> Callable[P, T_co]:
+        return functools.partial(function, ports)
 
     call.on = on  # type: ignore[attr-defined]
     return call  # type: ignore[return-value]

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from lancelsm.backup import back_up_live
+from lancelsm.admin.backup import back_up_live
 from lancelsm.common.layout import BACKUP, TableId
 from lancelsm.region.handle import Ports, open_configured, open_table
 from lancelsm.registry import Registry

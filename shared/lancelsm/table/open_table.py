@@ -119,11 +119,6 @@ class OpenTable:
         return regions(self._context)
 
     @checked
-    def regions(self) -> list[Region]:
-        """The same as `list_regions`, under its old name."""
-        return self.list_regions()
-
-    @checked
     def region(self, identity: str) -> Region:
         """Find the region by its id or the start of it. Raise `Invalid` if no region or several regions match."""
         return resolve_region(regions(self._context), identity, table=self.uri)

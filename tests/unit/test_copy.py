@@ -6,7 +6,6 @@ import pyarrow as pa
 import pytest
 
 import lancelsm
-from lancelsm.admin.drop import drop_table
 from lancelsm.errors import Invalid
 from lancelsm.read import new_key
 from tests.simulation.faults import CRASH_BEFORE, Crash, FaultPlan
@@ -34,7 +33,7 @@ def rows_of(table):
 
 
 def test_a_copy_has_the_rows_under_its_own_key_regions_and_sequence(table, tmp_path):
-    copied = lancelsm.copy_table(
+    copied = lancelsm.copy(
         table.uri, tmp_path / "dst", primary_key=["team", "email"], regions="bucket(email, 4)", sequence_by="n"
     )
     again = lancelsm.open(copied.uri)
@@ -55,8 +54,8 @@ def test_a_copy_has_the_rows_under_its_own_key_regions_and_sequence(table, tmp_p
 
 def test_the_same_key_keeps_the_region_spec_and_rows_may_be_those_of_a_version(table, tmp_path):
     table.reshard("bucket(id, 3)")
-    kept = lancelsm.open(lancelsm.copy_table(table.uri, tmp_path / "now").uri)
-    old = lancelsm.copy_table(table.uri, tmp_path / "then", at=1, regions="bucket(id, 2)")
+    kept = lancelsm.open(lancelsm.copy(table.uri, tmp_path / "now").uri)
+    old = lancelsm.copy(table.uri, tmp_path / "then", at=1, regions="bucket(id, 2)")
 
     assert kept.config.regions.describe() == "bucket(id, 3)"
     kept.upsert(ROWS[:2])
@@ -69,11 +68,11 @@ def test_the_same_key_keeps_the_region_spec_and_rows_may_be_those_of_a_version(t
 def test_rows_with_one_new_key_are_refused_with_examples(table, tmp_path, monkeypatch, keys_at_once):
     monkeypatch.setattr(new_key, "KEYS_AT_ONCE", keys_at_once)
     with pytest.raises(Invalid, match=r"rows have the same new key: team=[01] \([23] rows\)") as refused:
-        lancelsm.copy_table(table.uri, tmp_path / "dst", primary_key="team")
+        lancelsm.copy(table.uri, tmp_path / "dst", primary_key="team")
     assert refused.value.where["field"] == "primary_key"
     assert not (tmp_path / "dst").exists()
 
-    lancelsm.copy_table(table.uri, tmp_path / "dst", primary_key="email")
+    lancelsm.copy(table.uri, tmp_path / "dst", primary_key="email")
 
 
 @pytest.mark.parametrize(
@@ -88,7 +87,7 @@ def test_rows_with_one_new_key_are_refused_with_examples(table, tmp_path, monkey
 )
 def test_a_wrong_argument_is_refused_before_anything_is_written(table, tmp_path, arguments, problem):
     with pytest.raises(Invalid, match=problem):
-        lancelsm.copy_table(table.uri, tmp_path / "dst", **arguments)
+        lancelsm.copy(table.uri, tmp_path / "dst", **arguments)
     assert not (tmp_path / "dst").exists()
     assert table.snapshots() == []
 
@@ -97,14 +96,14 @@ def test_null_in_the_new_key_is_refused_with_the_old_key_of_a_row(tmp_path):
     table = lancelsm.create(tmp_path / "src", SCHEMA, primary_key="id")
     table.upsert([{**ROWS[0], "email": None}, ROWS[1]])
     with pytest.raises(Invalid, match="1 rows have null in column 'email' of the new key, such as id=0"):
-        lancelsm.copy_table(table.uri, tmp_path / "dst", primary_key="email")
+        lancelsm.copy(table.uri, tmp_path / "dst", primary_key="email")
 
 
 def test_what_exists_at_the_target_is_never_touched(table, tmp_path):
     other = lancelsm.create(tmp_path / "dst", SCHEMA, primary_key="id")
     for _ in range(2):
         with pytest.raises(Invalid, match="a table already exists"):
-            lancelsm.copy_table(table.uri, other.uri)
+            lancelsm.copy(table.uri, other.uri)
     assert other.count() == 0
 
 
@@ -114,13 +113,13 @@ def test_a_copy_that_crashes_at_any_call_leaves_no_table_and_is_finished_or_refu
     for at in range(3, 500, 8):
         dst, plan = tmp_path / str(at), FaultPlan.at(at, CRASH_BEFORE)
         try:
-            lancelsm.copy_table(table.uri, dst, primary_key="email", ports=faulty(plan, process=str(at)))
+            lancelsm.copy.on(faulty(plan, process=str(at)))(table.uri, dst, primary_key="email")
         except Crash:
             pass
         else:
             break
         with pytest.raises(Invalid, match="there is no table"):
             lancelsm.open(dst)
-        assert lancelsm.copy_table(table.uri, dst, primary_key="email").rows == 5
-        drop_table(dst)
+        assert lancelsm.copy(table.uri, dst, primary_key="email").rows == 5
+        lancelsm.drop(dst)
     assert at > 20

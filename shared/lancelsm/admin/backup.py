@@ -22,7 +22,6 @@ import pyarrow as pa
 
 from lancelsm.admin.clone import Copied, facts_of, rows_above_base
 from lancelsm.admin.create import begin_copy, check_free, ensure_base, register_table
-from lancelsm.common.checked import checked
 from lancelsm.common.formats import check_format
 from lancelsm.common.json_text import parse_json
 from lancelsm.common.layout import BACKUP, RESTORED, TableId, table_id
@@ -43,17 +42,13 @@ from lancelsm.region import config as configs
 from lancelsm.region.catalog import regions
 from lancelsm.region.config import Config
 from lancelsm.region.handle import Ports, TableHandle, canonical
-from lancelsm.region.on_ports import on_ports
 from lancelsm.registry.open import default_registry
 from lancelsm.routing.spec import parse_regions
-from lancelsm.table import Table
-from lancelsm.table import open as open_at
 
 FORMAT = 2
 
 _ROWS = re.compile(r"rows/[0-9a-f]{32}")
 _OPTIONAL = ("sequence_by", "ttl", "deletes")
-_TTL = "1h"  # of the snapshot that a backup reads; it is refreshed meanwhile
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,40 +77,8 @@ class Backup:
         return TableSchema(columns=columns, primary_key=tuple(self.primary_key))
 
 
-@on_ports
-@checked
-def back_up(
-    ports: Ports,
-    /,
-    table: Table | str | Path,
-    to: str | Path,
-    *,
-    storage_options: Mapping[str, str] | None = None,
-) -> Copied:
-    """Copy every live row of a table to another location. The backup does not depend on the table afterwards.
-
-    Args:
-        table: the table, or its location; open at a snapshot, the rows of the snapshot are copied.
-        to: a path or URL without a table or a backup.
-
-    Raises:
-        Invalid: a table or a backup exists at `to`; or the snapshot was dropped or expired before it was read.
-        Corrupt: an object of the table is missing or damaged, or the copied rows read back differently.
-        Contended, Unavailable: there is no backup. Back up again.
-
-    A crash at any line leaves no backup. Files that it leaves at `to` are ignored by the next backup to this location.
-    """
-    if not isinstance(table, Table):
-        table = open_at.on(ports)(table, storage_options=storage_options)
-    if table.at_snapshot is None:
-        name = f"backup-{ports.ids.nonce()[:8]}"
-        with table.holding_snapshot(name, _TTL) as held:
-            return back_up.on(ports)(held, to, storage_options=storage_options)
-    return _copy(table._handle, table._pinned, table.scan(), to, storage_options=storage_options, ports=ports)
-
-
 def back_up_live(handle: TableHandle, to: str, *, seconds: float, ports: Ports) -> Copied:
-    """Copy every live row as `back_up` does, but without a snapshot: nothing is written to the table.
+    """Copy every live row as `lancelsm.backup` does, but without a snapshot: nothing is written to the table.
 
     The objects that this reads exist for `collect_interval_seconds` after the call. So it takes no longer.
 
@@ -124,7 +87,7 @@ def back_up_live(handle: TableHandle, to: str, *, seconds: float, ports: Ports) 
 
     Raises:
         Invalid: a table or a backup exists at `to`, or the copy needs more time.
-        Corrupt, Contended, Unavailable: the same as `back_up`.
+        Corrupt, Contended, Unavailable: the same as `lancelsm.backup`.
     """
     context, clock = handle.context, handle.context.clock
     allowed = min(seconds, handle.settings.collect_interval_seconds)
@@ -142,10 +105,10 @@ def back_up_live(handle: TableHandle, to: str, *, seconds: float, ports: Ports) 
 
     view = take_view(context, lambda: regions(context), handle.read_keyed_base)
     rows = scan(view, uri=context.uri, parallel=context.parallel)
-    return _copy(handle, view, rows, to, storage_options=None, ports=ports, in_time=in_time)
+    return back_up_view(handle, view, rows, to, storage_options=None, ports=ports, in_time=in_time)
 
 
-def _copy(
+def back_up_view(
     handle: TableHandle,
     view: View,
     rows: Iterable[pa.RecordBatch],
@@ -155,6 +118,14 @@ def _copy(
     ports: Ports,
     in_time: Callable[[Iterable[pa.RecordBatch]], Iterable[pa.RecordBatch]] = lambda rows: rows,
 ) -> Copied:
+    """Copy the live rows of a view to another location, read the copy back, then write `backup.json`.
+
+    Args:
+        rows: the live rows of the view.
+        in_time: passes batches on; it raises an error if the time of the backup is over.
+
+    Errors, and what holds after a crash, are those of `lancelsm.backup`.
+    """
     location, config, base = canonical(to), handle.config, view.base
     store = ports.store(location, storage_options)
     check_free(store, uri=location)
@@ -222,31 +193,15 @@ def _deleted(view: View, handle: TableHandle, sequence: Sequence[str]) -> Iterat
         yield marked.filter(marked[TOMBSTONE])
 
 
-@on_ports
-@checked
-def restore(
-    ports: Ports,
-    /,
+def restore_backup(
     source: str | Path,
     uri: str | Path,
     *,
-    registry: str | None = None,
-    storage_options: Mapping[str, str] | None = None,
+    registry: str | None,
+    storage_options: Mapping[str, str] | None,
+    ports: Ports,
 ) -> Copied:
-    """Create a new table from a backup. Its id, registry records and regions are new.
-
-    Args:
-        source: the location of the backup.
-        uri: the location of the new table.
-        registry: the registry of the new table; by default as in `create`.
-
-    Raises:
-        Invalid: no finished backup at `source`, or something else exists at `uri`.
-        Corrupt: the backup is unreadable, or its rows differ from those that were backed up.
-        Contended, Unavailable: restore again.
-
-    A crash at any line leaves no table at `uri`. The same call continues where it stopped.
-    """
+    """Create a new table from a backup: `lancelsm.restore` has the contract."""
     location, source_uri = canonical(uri), canonical(source)
     store = ports.store(location, storage_options)
     backup = read_backup(ports.store(source_uri, storage_options), uri=source_uri)
