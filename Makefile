@@ -127,7 +127,9 @@ moto: .venv/moto.stamp ## run the suites of S3, DynamoDB and SQS against moto's 
 	@$(IN_MEMORY) $(BIN)/python -m tests.on_moto .venv/moto $(ARGS)
 
 docs: .venv/docs.stamp ## build the documentation site in build/site; a warning is an error
-	@NO_MKDOCS_2_WARNING=1 PYTHONPATH=.venv/docs $(BIN)/python -m mkdocs build --quiet
+	@NO_MKDOCS_2_WARNING=1 PYTHONPATH=.venv/docs $(BIN)/python -m mkdocs build >.venv/docs.log 2>&1 || \
+		{ cat .venv/docs.log; exit 1; }
+	@echo "the site is in build/site"
 
 proto: .venv/dev.stamp ## generate shared/lancelsm/generated from proto/
 	@$(BIN)/python proto/generate.py
