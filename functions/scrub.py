@@ -10,8 +10,8 @@ from lancelsm.compaction.pace import Pace
 from lancelsm.errors import Invalid
 from lancelsm.region.handle import open_configured
 from lancelsm.registry.dynamodb import DynamoRegistry
-from lancelsm.scrub.report import Report
-from lancelsm.scrub.table import scrub_location
+from lancelsm.scrubbing.report import Report
+from lancelsm.scrubbing.table import scrub_location
 from lancelsm.stack import documents
 from lancelsm.stack.fan_out import send_bodies
 from lancelsm.stack.function import (

@@ -8,10 +8,10 @@
 
 `create` and `open` return a `Table`, whose methods write, read and maintain it; `open_async` is for asyncio. `connect`
 returns the tables below a directory by name. `backup`, `restore`, `clone`, `copy` and `drop` copy and delete whole
-tables, and `doctor` checks one. `arrow_dataset`, `datafusion_table`, `duckdb_relation` and `polars_frame` give a table
-to other engines. `LsmError` is the base class of all errors; each of its six kinds says what to do next. The other
-names are types that methods return. `lancelsm.spark` works on data frames of Spark, and `lancelsm.client` is the client
-of a deployment on AWS.
+tables; `doctor` and `scrub` check one. `arrow_dataset`, `datafusion_table`, `duckdb_relation` and `polars_frame` give a
+table to other engines. `LsmError` is the base class of all errors; each of its six kinds says what to do next. The
+other names are types that methods return. `lancelsm.spark` works on data frames of Spark, and `lancelsm.client` is the
+client of a deployment on AWS.
 """
 
 from __future__ import annotations
@@ -55,12 +55,12 @@ if TYPE_CHECKING:
     from lancelsm.region.config import Config
     from lancelsm.region.head import Head
     from lancelsm.routing.spec import RegionSpec
-    from lancelsm.scrub.report import Problem, Report
+    from lancelsm.scrubbing.report import Problem, Report
     from lancelsm.stack.doctor import Check
     from lancelsm.stack.doctor.table_checks import doctor
     from lancelsm.table import Table, create, open  # noqa: A004
     from lancelsm.table.async_table import AsyncRows, AsyncTable, open_async
-    from lancelsm.table.whole_tables import backup, clone, copy, drop, restore
+    from lancelsm.table.whole_tables import backup, clone, copy, drop, restore, scrub
     from lancelsm.wal.writer import Writer
 
     __version__: str
@@ -100,13 +100,13 @@ _HOMES = {
     "region.config": ("Config",),
     "region.head": ("Head",),
     "routing.spec": ("RegionSpec",),
-    "scrub.report": ("Problem", "Report"),
+    "scrubbing.report": ("Problem", "Report"),
     "stack.doctor": ("Check",),
     "stack.doctor.table_checks": ("doctor",),
     "common.arrow_like": ("ArrowLike",),
     "table": ("Table", "create", "open"),
     "table.async_table": ("AsyncRows", "AsyncTable", "open_async"),
-    "table.whole_tables": ("backup", "clone", "copy", "drop", "restore"),
+    "table.whole_tables": ("backup", "clone", "copy", "drop", "restore", "scrub"),
     "wal.writer": ("Writer",),
 }
 _HOME = {name: module for module, names in _HOMES.items() for name in names}
@@ -182,6 +182,7 @@ __all__ = [
     "open_async",
     "polars_frame",
     "restore",
+    "scrub",
 ]
 
 

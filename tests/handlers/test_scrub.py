@@ -12,8 +12,8 @@ import pytest
 
 from lancelsm.common.layout import TableId, scheduled_key, table_key
 from lancelsm.errors import Corrupt, Invalid
-from lancelsm.scrub.report import Report
-from lancelsm.scrub.table import scrub_location
+from lancelsm.scrubbing.report import Report
+from lancelsm.scrubbing.table import scrub_location
 from lancelsm.stack import documents, scrub_round
 from lancelsm.stack.scrub_round import SAMPLE_OBJECTS
 from lancelsm.table import Table

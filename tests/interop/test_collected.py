@@ -15,7 +15,7 @@ from lancelsm.admin.adopt import adopt
 from lancelsm.admin.rebuild import rebuild
 from lancelsm.common.layout import SQLITE, wal_position
 from lancelsm.region.handle import open_table
-from lancelsm.scrub.inspection import find_entries, find_generations, find_manifest
+from lancelsm.scrubbing.inspection import find_entries, find_generations, find_manifest
 from lancelsm.table import Table
 from lancelsm.wal.claim import claim
 from tests.interop import lance_oracle as oracle

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import lancelsm
 from lancelsm.errors import LsmError
-from lancelsm.scrub.table import scrub_location
+from lancelsm.scrubbing.table import scrub_location
 
 KINDS = {
     "generation": "_mem_wal/*/*_gen_2/data/*.lance",

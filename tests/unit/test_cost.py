@@ -27,7 +27,7 @@ from lancelsm.errors import Invalid
 from lancelsm.gc import collect
 from lancelsm.record.normalize import upserts
 from lancelsm.region.handle import Ports
-from lancelsm.scrub.report import Report
+from lancelsm.scrubbing.report import Report
 from lancelsm.stack.backlog import UNITS
 from lancelsm.stack.cost import at_rest, per_row, prices, requests, total
 from lancelsm.stack.cost.at_rest import Inventory, inventory

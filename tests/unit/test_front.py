@@ -15,6 +15,7 @@ import pytest
 
 import lancelsm
 from lancelsm import testing
+from lancelsm.common.layout import CONFIG
 from lancelsm.errors import Invalid
 from lancelsm.read.ordering import in_order, parse_order
 from lancelsm.table import Table
@@ -292,6 +293,19 @@ def test_reports_and_snapshots_are_shown_in_a_notebook(table: Table) -> None:
     for entry in (Path(table.uri) / "_mem_wal" / region.id / "wal").iterdir():
         entry.unlink()
     assert f"<td>_mem_wal/{region.id}/wal/" in table.scrub()._repr_html_()
+
+
+def test_a_table_that_does_not_open_is_scrubbed_by_its_location(table: Table) -> None:
+    table.snapshot("monday")
+    reports = [lancelsm.scrub(given) for given in (table, table.uri, table.at("monday"))]
+    assert [one.ok for one in reports] == [True] * 3
+    assert reports[0].checked == reports[1].checked == table.scrub().checked
+    assert reports[2].checked == table.at("monday").scrub().checked
+
+    (Path(table.uri) / CONFIG).write_bytes(b"{")
+    with pytest.raises(lancelsm.Corrupt):
+        lancelsm.open(table.uri)
+    assert [one.path for one in lancelsm.scrub(table.uri).problems] == [CONFIG]
 
 
 def test_an_explanation_is_text_in_a_notebook(table: Table) -> None:

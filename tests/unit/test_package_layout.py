@@ -16,7 +16,7 @@ SOURCES = [
 ]
 # The same thing in two layers: the command of a package, what a package does to the base, and so on.
 SAME_THING = {
-    "base": {"gc", "scrub"},
+    "base": {"gc", "scrubbing"},
     "changes": {"cli", "history"},
     "compaction": {"cli", "compaction"},
     "cost": {"cli", "cost"},
@@ -24,16 +24,16 @@ SAME_THING = {
     "gc": {"cli", "gc"},
     "history": {"history", "table"},
     "indexes": {"cli", "compaction", "dataset"},
-    "inspection": {"cli", "scrub"},
+    "inspection": {"cli", "scrubbing"},
     "maintenance": {"compaction", "table"},
     "open": {"objects", "registry"},
     "optimize": {"compaction", "dataset"},
     "redrive": {"cli", "delivery"},
-    "region": {"region", "scrub"},
-    "scrub": {"cli", "scrub"},
+    "region": {"region", "scrubbing"},
+    "scrubbing": {"cli", "scrubbing"},
     "search": {"cli", "search"},
     "spark": {"compaction", "spark"},
-    "table": {"scrub", "table"},
+    "table": {"scrubbing", "table"},
 }
 
 

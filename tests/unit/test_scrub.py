@@ -21,8 +21,8 @@ from lancelsm.region.catalog import regions
 from lancelsm.region.compare_and_swap import newest
 from lancelsm.region.handle import open_configured
 from lancelsm.region.manifest_codec import encode
-from lancelsm.scrub.report import Report
-from lancelsm.scrub.table import scrub, scrub_location
+from lancelsm.scrubbing.report import Report
+from lancelsm.scrubbing.table import scrub, scrub_location
 from lancelsm.table import Table
 from lancelsm.wal import entry as entries
 from tests.unit.tables import create, levels, row

@@ -11,7 +11,7 @@ import lance
 import pytest
 
 import lancelsm.dataset.scrub_reads as reads
-import lancelsm.scrub.base as base_scrub
+import lancelsm.scrubbing.base as base_scrub
 from lancelsm.common.clock import Budget
 from lancelsm.common.layout import Version, head_key, published_manifest, version_hint
 from lancelsm.dataset.cleanup import clean_versions, stored_versions
@@ -19,8 +19,8 @@ from lancelsm.region import compare_and_swap
 from lancelsm.region.catalog import Region
 from lancelsm.region.handle import open_configured
 from lancelsm.registry.object import object_key
-from lancelsm.scrub.report import ObjectKind, Report
-from lancelsm.scrub.table import scrub
+from lancelsm.scrubbing.report import ObjectKind, Report
+from lancelsm.scrubbing.table import scrub
 from lancelsm.table import Table
 from tests.unit.tables import create, row
 

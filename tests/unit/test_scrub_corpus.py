@@ -23,8 +23,8 @@ import lancelsm
 from lancelsm.common.layout import Key
 from lancelsm.errors import LsmError, LsmWarning
 from lancelsm.registry.object import object_key
-from lancelsm.scrub.report import Report
-from lancelsm.scrub.table import scrub_location
+from lancelsm.scrubbing.report import Report
+from lancelsm.scrubbing.table import scrub_location
 
 ARCHIVE = Path(__file__).parents[1] / "fixtures" / "corrupt" / "tree.tar.xz"
 # "doubled" means that a second copy exists under another name.

@@ -10,8 +10,8 @@ import lancelsm
 from lancelsm.common.layout import SQLITE
 from lancelsm.errors import Corrupt, LsmWarning
 from lancelsm.registry import SwapApplied
-from lancelsm.scrub.report import ObjectKind
-from lancelsm.scrub.table import scrub_location
+from lancelsm.scrubbing.report import ObjectKind
+from lancelsm.scrubbing.table import scrub_location
 from lancelsm.table import Table
 from tests.unit.tables import create, row, rows_of
 

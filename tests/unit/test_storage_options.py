@@ -19,7 +19,7 @@ from lancelsm.compaction import maintenance, tasks
 from lancelsm.dataset import generation, generation_writer, scrub_reads
 from lancelsm.objects.filesum import FileSums
 from lancelsm.region.handle import open_table
-from lancelsm.scrub import base as scrub_of_base
+from lancelsm.scrubbing import base as scrub_of_base
 from lancelsm.table import Table
 
 OPTIONS = {"lancelsm_test": "yes"}  # Lance ignores it in a directory

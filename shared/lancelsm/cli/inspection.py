@@ -52,7 +52,7 @@ def entries(session: Session, uri: Uri, region: Region = None) -> None:
     As JSON: {"table", "entries": [{"region", "position", "state", "epoch", "rows", "bytes", "fence", "sound", "writer",
     "key"}]}. `state` is flushed, tail (committed, in no generation yet), uncommitted (above the head) or unreadable.
     """
-    from lancelsm.scrub.inspection import find_entries
+    from lancelsm.scrubbing.inspection import find_entries
 
     handle = session.handle(uri)
     found = [asdict(entry) for one in resolve_regions(handle, region) for entry in find_entries(one)]
@@ -69,7 +69,7 @@ def generations(session: Session, uri: Uri, region: Region = None) -> None:
     tombstones. `first_generation` is lower than `generation` if a compaction made it of several generations.
     """
     from lancelsm.common.layout import Generation
-    from lancelsm.scrub.inspection import find_generations
+    from lancelsm.scrubbing.inspection import find_generations
 
     handle = session.handle(uri)
     regions = resolve_regions(handle, region)
@@ -100,7 +100,7 @@ def _show(
 
 
 def _manifest(region: RegionOfTable, handle: TableHandle) -> dict[str, Any]:
-    from lancelsm.scrub.inspection import find_manifest
+    from lancelsm.scrubbing.inspection import find_manifest
 
     found = find_manifest(region)
     return {

@@ -12,7 +12,7 @@ from lancelsm.cli.session import Session, command
 from lancelsm.errors import Corrupt
 
 if TYPE_CHECKING:
-    from lancelsm.scrub.report import Report
+    from lancelsm.scrubbing.report import Report
 
 commands = typer.Typer()
 
@@ -42,12 +42,12 @@ def scrub(
     number of objects and records that were read, `unsummed` the number of files without a checksum. `complete` is false
     if --limit left something unread; `ok` covers only what was read. Exit code 4 if something is damaged, otherwise 0.
     """
-    from lancelsm.scrub.table import scrub_location
+    import lancelsm
     from lancelsm.stack import documents
 
     with session.working("Reading"):
-        report = scrub_location(
-            uri, region=region, at=at, limit=limit, storage_options=session.storage_options, ports=session.ports
+        report = lancelsm.scrub.on(session.ports)(
+            uri, region=region, at=at, limit=limit, storage_options=session.storage_options
         )
     session.show(documents.scrubbed(report), lambda: _text(report))
     if not report.ok:

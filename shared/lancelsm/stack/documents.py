@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from lancelsm.region.catalog import Region
     from lancelsm.region.config import Config
     from lancelsm.region.head import Head
-    from lancelsm.scrub.report import Report
+    from lancelsm.scrubbing.report import Report
 
 Document = dict[str, Any]
 

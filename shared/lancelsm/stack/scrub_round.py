@@ -14,8 +14,8 @@ from typing import Literal, get_args
 from lancelsm.common.layout import TableId
 from lancelsm.errors import Corrupt, Invalid
 from lancelsm.registry import Registry
-from lancelsm.scrub.report import Report
-from lancelsm.scrub.table import scrub_location
+from lancelsm.scrubbing.report import Report
+from lancelsm.scrubbing.table import scrub_location
 from lancelsm.stack.scheduled_tables import (
     OpenTable,
     decode_message,

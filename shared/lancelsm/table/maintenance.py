@@ -17,7 +17,7 @@ if TYPE_CHECKING:  # a process that only reads or writes rows does not load thes
     from lancelsm.compaction.merge import Merged
     from lancelsm.compaction.optimize import Optimized
     from lancelsm.gc.collect import Collected
-    from lancelsm.scrub.report import Report
+    from lancelsm.scrubbing.report import Report
 
 
 class TableMaintenance(OpenTable):
@@ -206,7 +206,7 @@ class TableMaintenance(OpenTable):
             Invalid: region or snapshot not found, a limit below 1, or the table was dropped.
             Unavailable: a store or the registry did not answer.
         """
-        from lancelsm.scrub.table import scrub  # noqa: PLC0415
+        from lancelsm.scrubbing.table import scrub  # noqa: PLC0415
 
         with error_context(table=self.uri):
             return scrub(self._handle, region=region, at=self.at_snapshot, limit=limit)

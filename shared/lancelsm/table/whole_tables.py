@@ -1,4 +1,4 @@
-"""The public calls that copy or delete a whole table: `lancelsm.backup`, `restore`, `clone`, `copy` and `drop`."""
+"""The public calls on a whole table: `lancelsm.backup`, `restore`, `clone`, `copy`, `drop` and `scrub`."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ from lancelsm.common.checked import checked
 from lancelsm.history.at import At
 from lancelsm.region.handle import Ports, TableHandle, open_table
 from lancelsm.region.on_ports import on_ports
+from lancelsm.scrubbing.report import Report
+from lancelsm.scrubbing.table import scrub_location
 from lancelsm.table import Table
 from lancelsm.table import open as open_at
 
@@ -228,6 +230,43 @@ def drop(ports: Ports, /, table: Table | str | Path, *, storage_options: Mapping
         table._check_writable()
         return drop_table(table.uri, storage_options=_options(table, storage_options), ports=ports)
     return drop_table(table, storage_options=storage_options, ports=ports)
+
+
+@on_ports
+@checked
+def scrub(
+    ports: Ports,
+    /,
+    table: Table | str | Path,
+    *,
+    region: str | None = None,
+    at: str | None = None,
+    limit: int | None = None,
+    storage_options: Mapping[str, str] | None = None,
+) -> Report:
+    """Read everything that a table consists of and name every damaged object. Nothing is repaired.
+
+    Every object is compared with the records and checksums that name it. A table that does not open any more is
+    scrubbed by its location.
+
+    Args:
+        table: the table, or its location. If it is open at a snapshot or a version, only what that state needs is read.
+        region: check only this region, given by its id or the start of it; the rows of the base are not checked.
+        at: the name of a snapshot: read only what it needs.
+        limit: read at most this many objects, besides registry records and the manifests that they name.
+        storage_options: options of the object store, as Lance takes them; by default those of an open table.
+
+    Returns:
+        `ok`, the problems with the path of each object, how many objects were checked, and whether that is all of them.
+
+    Raises:
+        Invalid: table, region or snapshot not found, a limit below 1, or the table was dropped.
+        Unavailable: a store or the registry did not answer.
+    """
+    options = storage_options
+    if isinstance(table, Table):
+        options, at, table = _options(table, storage_options), at or table.at_snapshot, table.uri
+    return scrub_location(table, region=region, at=at, limit=limit, storage_options=options, ports=ports)
 
 
 def _options(table: Table, storage_options: Mapping[str, str] | None) -> Mapping[str, str] | None:

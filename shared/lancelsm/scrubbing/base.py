@@ -45,8 +45,8 @@ from lancelsm.region.base_checked import read_checked
 from lancelsm.region.handle import TableHandle, check_base, check_table
 from lancelsm.region.lineage import read_lineage
 from lancelsm.registry import Record
-from lancelsm.scrub.region import RegionScrub
-from lancelsm.scrub.report import ObjectKind, Tally, problem_of, record_path
+from lancelsm.scrubbing.region import RegionScrub
+from lancelsm.scrubbing.report import ObjectKind, Tally, problem_of, record_path
 
 _TAGS = "_refs/tags"  # where Lance stores tags
 _TRIES = 5

@@ -24,12 +24,12 @@ from lancelsm.region.compare_and_swap import newest
 from lancelsm.region.handle import TableHandle
 from lancelsm.region.head import Head
 from lancelsm.region.manifest import Manifest
-from lancelsm.scrub.consistency import head_problems
-from lancelsm.scrub.generations import GenerationScrub
-from lancelsm.scrub.log import LogScrub
-from lancelsm.scrub.manifests import ManifestScrub
-from lancelsm.scrub.report import ObjectKind, Tally, head_path, problem_of
-from lancelsm.scrub.suspects import Suspects, while_named
+from lancelsm.scrubbing.consistency import head_problems
+from lancelsm.scrubbing.generations import GenerationScrub
+from lancelsm.scrubbing.log import LogScrub
+from lancelsm.scrubbing.manifests import ManifestScrub
+from lancelsm.scrubbing.report import ObjectKind, Tally, head_path, problem_of
+from lancelsm.scrubbing.suspects import Suspects, while_named
 
 
 class RegionScrub:

@@ -17,8 +17,8 @@ from lancelsm.region.catalog import Region
 from lancelsm.region.handle import TableHandle
 from lancelsm.region.manifest import FlushedGeneration
 from lancelsm.routing.route import route
-from lancelsm.scrub.report import ObjectKind, Tally
-from lancelsm.scrub.suspects import Suspects
+from lancelsm.scrubbing.report import ObjectKind, Tally
+from lancelsm.scrubbing.suspects import Suspects
 
 _KINDS = {BLOOM: ObjectKind.BLOOM, KEY_INDEX: ObjectKind.PK_INDEX}
 

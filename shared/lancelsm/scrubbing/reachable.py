@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from lancelsm.errors import Corrupt
 from lancelsm.objects import Body, ETag, Listed, Object, ObjectStore, PreconditionFailed, WriteUnknown, Written
-from lancelsm.scrub.report import ObjectKind, Tally, problem_of
+from lancelsm.scrubbing.report import ObjectKind, Tally, problem_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -33,10 +33,10 @@ from lancelsm.region.catalog import Region, check_not_dropped, region_from_recor
 from lancelsm.region.handle import Ports, TableHandle, canonical, open_configured
 from lancelsm.region.shards import foreign_shards, list_shards
 from lancelsm.registry import Record, number, text
-from lancelsm.scrub.base import open_version, scrub_facts, scrub_files, scrub_lineage, scrub_list, scrub_tags
-from lancelsm.scrub.reachable import ReachableStore
-from lancelsm.scrub.region import RegionScrub
-from lancelsm.scrub.report import ObjectKind, Report, Tally, problem_of, record_path
+from lancelsm.scrubbing.base import open_version, scrub_facts, scrub_files, scrub_lineage, scrub_list, scrub_tags
+from lancelsm.scrubbing.reachable import ReachableStore
+from lancelsm.scrubbing.region import RegionScrub
+from lancelsm.scrubbing.report import ObjectKind, Report, Tally, problem_of, record_path
 
 
 def scrub_location(

@@ -13,9 +13,9 @@ from lancelsm.region import manifest_codec
 from lancelsm.region.catalog import Region
 from lancelsm.region.head import Head
 from lancelsm.region.manifest import Manifest
-from lancelsm.scrub.consistency import manifest_problems
-from lancelsm.scrub.report import ObjectKind, Tally, head_path, problem_of
-from lancelsm.scrub.suspects import Suspects, while_named
+from lancelsm.scrubbing.consistency import manifest_problems
+from lancelsm.scrubbing.report import ObjectKind, Tally, head_path, problem_of
+from lancelsm.scrubbing.suspects import Suspects, while_named
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

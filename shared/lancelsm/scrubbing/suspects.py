@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from lancelsm.region.head import Head
 from lancelsm.region.manifest import Manifest
-from lancelsm.scrub.report import ObjectKind, Tally
+from lancelsm.scrubbing.report import ObjectKind, Tally
 
 Still = Callable[[Head, Manifest | None], bool]
 """Returns whether a suspect is still a problem, given a later head and its manifest (None: it can't be read)."""

@@ -15,9 +15,9 @@ from lancelsm.record.rowsum import row_setsum
 from lancelsm.region.catalog import Region
 from lancelsm.region.head import Head, Summary
 from lancelsm.region.manifest import Manifest
-from lancelsm.scrub.consistency import epoch_falls, ranges, tail_problems
-from lancelsm.scrub.report import ObjectKind, Tally, head_path, problem_of
-from lancelsm.scrub.suspects import Still, Suspects, always, while_named
+from lancelsm.scrubbing.consistency import epoch_falls, ranges, tail_problems
+from lancelsm.scrubbing.report import ObjectKind, Tally, head_path, problem_of
+from lancelsm.scrubbing.suspects import Still, Suspects, always, while_named
 from lancelsm.wal.entry import Entry, decode
 from lancelsm.wal.replay import LogEnd
 
