@@ -30,7 +30,6 @@ SAME_THING = {
     "optimize": {"compaction", "dataset"},
     "redrive": {"cli", "delivery"},
     "region": {"region", "scrubbing"},
-    "scrubbing": {"cli", "scrubbing"},
     "search": {"cli", "search"},
     "spark": {"compaction", "spark"},
     "table": {"scrubbing", "table"},
