@@ -20,6 +20,7 @@ from typing import Any, Protocol
 from unittest import mock
 
 import lancelsm.dataset
+from lancelsm.compaction import maintenance
 from lancelsm.errors import Unavailable
 from tests.simulation.faults import FaultPlan
 from tests.simulation.schedule import Schedule
@@ -276,8 +277,8 @@ def through(environment: Simulated) -> Iterator[None]:
             wrapped = _wrapped(environment, name, original)
             for module, attribute in uses:
                 stack.enter_context(mock.patch.object(module, attribute, wrapped))
-        for module in ("generation_writer", "base_table"):
-            stack.enter_context(mock.patch.object(_module(module), "make_durable"))
+        for module in (maintenance, _module("base_table")):
+            stack.enter_context(mock.patch.object(module, "make_durable"))
         yield
 
 

@@ -15,9 +15,10 @@ import pytest
 import lancelsm
 from lancelsm.common.room import Room
 from lancelsm.common.setsum import Setsum
-from lancelsm.compaction import fold, maintenance
+from lancelsm.compaction import flush, fold, maintenance
 from lancelsm.compaction.pace import Pace
 from lancelsm.errors import Corrupt, Unavailable
+from lancelsm.objects import Object
 from lancelsm.record.rowsum import row_setsums
 from lancelsm.region.compare_and_swap import newest
 from lancelsm.region.handle import Ports, open_table
@@ -177,7 +178,10 @@ def test_appends_continue_while_a_flush_writes(tmp_path: Path, monkeypatch: pyte
 
 
 @pytest.mark.rest
-def test_a_flush_that_crashes_at_any_call_is_done_by_the_next_one(tmp_path: Path) -> None:
+def test_a_flush_that_crashes_at_any_call_is_done_by_the_next_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(flush, "_LARGE_BYTES", 0)
     table = create(tmp_path)
     written = [row(0)]
     table.upsert(written)
@@ -222,6 +226,80 @@ def test_a_flush_reads_each_entry_once_and_holds_one_generation(
     assert [one.rows for one in flushed] == held == [2, 2, 2, 2, 2]
     assert sorted(store.entries) == sorted(set(store.entries)), "no entry is read twice"
     assert len(store.entries) == 10
+
+
+def test_a_flush_holds_few_large_entries_at_a_time_and_reads_each_twice(tmp_path: Path) -> None:
+    table = create(tmp_path)
+    for key in range(8):
+        table.upsert([row(key % 5, chr(97 + key) * (1 << 20))])
+    alive, most = [0], [0]
+
+    class Body(bytes):
+        def __del__(self) -> None:
+            alive[0] -= 1
+
+    class BodiesStore(CountingStore):
+        def get(self, key: str) -> Object | None:
+            found = super().get(key)
+            if found is None or "/wal/" not in key:
+                return found
+            alive[0] += 1
+            most[0] = max(most[0], alive[0])
+            return Object(body=Body(found.body), etag=found.etag)
+
+    store = BodiesStore(Path(table.uri))
+    (flushed,) = lancelsm.open.on(Ports(store=lambda *_: store))(table.uri).flush()
+
+    assert flushed.rows == 5
+    assert set(Counter(store.entries).values()) == {2}
+    assert (alive, most[0] <= 5) == ([0], True), most
+    assert "".join(found["v"][-1] for found in rows_of(table)) == "fghde"
+
+
+def test_an_entry_that_changes_before_it_is_read_again_is_not_flushed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table, other = create(tmp_path), create(tmp_path / "other")
+    table.upsert([row(1)])
+    other.upsert([row(2), row(3)])
+    (entry,), (replacement,) = (sorted(Path(one.uri).glob("_mem_wal/*/wal/*")) for one in (table, other))
+    before, write = entry.read_bytes(), maintenance.write_generation
+    monkeypatch.setattr(flush, "_LARGE_BYTES", 0)
+
+    def write_what_changed(**options: Any) -> Any:
+        entry.write_bytes(replacement.read_bytes())
+        return write(**options)
+
+    monkeypatch.setattr(maintenance, "write_generation", write_what_changed)
+    with pytest.raises(Corrupt, match="an entry changed while it was flushed") as raised:
+        table.flush()
+
+    assert raised.value.where["position"] == 1
+    entry.write_bytes(before)
+    monkeypatch.undo()
+    assert manifest_of(table).generations == ()
+    assert [one.rows for one in table.flush()] == [1]
+
+
+def test_a_flush_whose_entries_were_flushed_and_collected_meanwhile_writes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = create(tmp_path)
+    table.upsert([row(1)])
+    write = maintenance.write_generation
+    monkeypatch.setattr(flush, "_LARGE_BYTES", 0)
+
+    def write_late(**options: Any) -> Any:
+        monkeypatch.setattr(maintenance, "write_generation", write)
+        assert [one.rows for one in lancelsm.open(table.uri).flush()] == [1]
+        for entry in Path(table.uri).glob("_mem_wal/*/wal/*"):  # as a collection does
+            entry.unlink()
+        return write(**options)
+
+    monkeypatch.setattr(maintenance, "write_generation", write_late)
+
+    assert table.flush() == []
+    assert rows_of(table) == [row(1)]
 
 
 def test_generations_before_one_that_fails_are_committed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import _thread
+import itertools
 import threading
 import time
+from collections.abc import Iterator
 
 import pytest
 
-from lancelsm.common.pool import TaskPool
+from lancelsm.common.pool import TaskPool, ahead
 from tests.interrupts import interrupted
 
 
@@ -77,3 +79,32 @@ def test_an_interrupt_at_any_call_ends_the_call_and_its_threads() -> None:
 
     assert total > 30
     assert _thread._count() <= before + 3  # if the end of the context does not begin, its threads stay idle
+
+
+def test_items_are_taken_ahead_in_order_and_no_more_than_the_count() -> None:
+    taken: list[int] = []
+    items = (taken.append(number) or number for number in range(9))  # type: ignore[func-returns-value]
+
+    for seen, item in enumerate(ahead(items, count=2)):
+        assert item == seen
+        assert len(taken) <= seen + 2  # this one, and the next
+
+    assert taken == list(range(9))
+    assert list(ahead((), count=2)) == []
+
+
+def test_items_end_with_the_error_of_their_source_and_the_thread_with_its_caller() -> None:
+    def source() -> Iterator[int]:
+        yield 1
+        raise ValueError("broken")
+
+    items = ahead(source(), count=2)
+    assert next(items) == 1
+    with pytest.raises(ValueError, match="broken"):
+        next(items)
+
+    before = threading.active_count()
+    endless = ahead(itertools.count(), count=2)
+    assert next(endless) == 0
+    endless.close()
+    assert threading.active_count() <= before

@@ -8,7 +8,9 @@ queues and locks of C, which take effect as a whole or not at all.
 from __future__ import annotations
 
 import _thread
-from collections.abc import Callable, Collection, Iterable
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Iterator
+from functools import partial
 from queue import SimpleQueue
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
@@ -115,3 +117,15 @@ def in_threads(call: Callable[[T], U], items: Collection[T], *, most: int) -> li
         return [call(item) for item in items]
     with TaskPool(threads) as pool:
         return pool.map(call, items)
+
+
+def ahead(items: Iterable[T], *, count: int) -> Iterator[T]:
+    """Yield the same items. A thread gets the next ones, at most `count` of them, while the caller works on one."""
+    source, end, waiting = iter(items), object(), deque[PoolTask[Any]]()
+    with TaskPool(1) as pool:
+        while True:
+            while len(waiting) < count:
+                waiting.append(pool.submit(partial(next, source, end)))
+            if (item := waiting.popleft().result()) is end:
+                return
+            yield item

@@ -2,8 +2,9 @@
 
 In an AWS deployment the function named `compaction` runs this module. `writer_flush` only appends, despite its name.
 
-A flush reads each entry of the tail once, and cuts the tail into generations while it reads. It holds the rows of one
-generation at a time. Only the end of the tail proves that the entries are the committed ones. So the generations are
+A flush reads the entries of the tail in order, and cuts the tail into generations while it reads. It holds the rows of
+one generation at a time. Of a large entry in a local directory it keeps the keys only, and reads the rows again when
+they are written. Only the end of the tail proves that the entries are the committed ones. So the generations are
 written first, and their manifests are committed, in order, after all entries were read.
 
 A manifest is committed only if the one before it has the replay point and the generation number of its plan. The flush
@@ -13,20 +14,24 @@ the same numbers. Spec: lance-memwal, "Flushed MemTable". Model: tests/model/hea
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 
+import pyarrow as pa
+
 from lancelsm.common.layout import Generation, Position, generation_name, generation_path
 from lancelsm.common.setsum import Setsum
 from lancelsm.compaction.fold import FoldedRows
-from lancelsm.errors import LsmError, error_context
+from lancelsm.errors import Corrupt, LsmError, error_context
+from lancelsm.objects.location import local_path
 from lancelsm.record.rowsum import row_setsum
 from lancelsm.record.schema import TableSchema
 from lancelsm.region import manifest as manifests
 from lancelsm.region.catalog import Region
 from lancelsm.region.compare_and_swap import CommittedManifest, commit, newest, read_committed
-from lancelsm.region.head import Head, LogTotals
+from lancelsm.region.head import Head, LogTotals, Summary
 from lancelsm.region.manifest import (
     FlushedGeneration,
     FlushedRange,
@@ -38,7 +43,9 @@ from lancelsm.region.manifest import (
 )
 from lancelsm.region.since import Since
 from lancelsm.wal.entry import Entry
-from lancelsm.wal.replay import LogCollected, stored_rows, stream_tail
+from lancelsm.wal.replay import LogCollected, read_entry, stored_rows, stream_tail
+
+_LARGE_BYTES = 1 << 20  # to read a smaller entry again takes too long for the memory that it frees
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,10 +70,25 @@ HasTime = Callable[[int, int], bool]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class _Part:
+    """What a flush holds of an entry. `setsum` is the sum of its rows in stored form, `bytes` is their size in memory.
+
+    Without `rows`, the entry is read again.
+    """
+
+    summary: Summary
+    at: float | None
+    keys: pa.Table
+    rows: pa.Table | None
+    setsum: Setsum
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Cut:
     """The entries of one generation, and the totals of the log before and after them."""
 
-    entries: list[Entry]
+    parts: list[_Part]
     before: LogTotals
     after: LogTotals
 
@@ -137,8 +159,9 @@ def flush(
     written: list[_Written] = []
     failure: LsmError | None = None
     try:
-        for cut in _cuts(entries, manifest.totals, rows_max=rows_max, bytes_max=bytes_max):
-            done += sum(entry.summary.bytes for entry in cut.entries)
+        take = partial(_part, region, schema)
+        for cut in _cuts(entries, manifest.totals, take, rows_max=rows_max, bytes_max=bytes_max):
+            done += sum(part.summary.bytes for part in cut.parts)
             written.append(_write(region, schema, cut, write, number=len(written), manifest=manifest))
             if done < size and not has_time(done, size):
                 for _ in entries:  # guard: flush that ends early proves its log
@@ -204,19 +227,52 @@ def _is_dead(region: Region, began: Manifest) -> bool:
     return (manifest.current_generation, manifest.replay_after) != (began.current_generation, began.replay_after)
 
 
-def _cuts(entries: Iterable[Entry], before: LogTotals, *, rows_max: int, bytes_max: int) -> Iterator[_Cut]:
-    """Cut a tail. A cut ends before an entry that would exceed a limit. The caller alone holds the entries of a cut."""
-    taken: list[Entry] = []
+def _cuts(
+    entries: Iterable[Entry], before: LogTotals, take: Callable[[Entry], _Part], *, rows_max: int, bytes_max: int
+) -> Iterator[_Cut]:
+    """Cut a tail. A cut ends before an entry that would exceed a limit. The caller alone holds the parts of a cut."""
+    taken: list[_Part] = []
     rows = size = 0
     for entry in entries:
         if rows and (rows + entry.summary.rows > rows_max or size + entry.summary.bytes > bytes_max):
             after = before.after(one.summary for one in taken)
-            yield _Cut(entries=taken, before=before, after=after)
+            yield _Cut(parts=taken, before=before, after=after)
             taken, rows, size, before = [], 0, 0, after
-        taken.append(entry)
+        taken.append(take(entry))
         rows, size = rows + entry.summary.rows, size + entry.summary.bytes
+        del entry
     if rows:
-        yield _Cut(entries=taken, before=before, after=before.after(one.summary for one in taken))
+        yield _Cut(parts=taken, before=before, after=before.after(one.summary for one in taken))
+
+
+def _part(region: Region, schema: TableSchema, entry: Entry) -> _Part:
+    """Decode an entry.
+
+    Raises:
+        Corrupt: a row can't be read.
+    """
+    summary = entry.summary
+    if not summary.rows:
+        none = schema.stored.empty_table()
+        return _Part(summary=summary, at=entry.at, keys=none, rows=none, setsum=Setsum.ZERO, bytes=0)
+    with error_context(**region.where):
+        rows = stored_rows(entry, schema)
+    is_older = summary.schema_version < schema.version  # its own sum is that of the rows as written
+    is_held = summary.bytes < _LARGE_BYTES or local_path(region.context.uri) is None
+    keys = rows.select(schema.primary_key)
+    return _Part(
+        summary=summary,
+        at=entry.at,
+        keys=keys if is_held else _copied(keys),
+        rows=rows if is_held else None,
+        setsum=row_setsum(rows) if entry.row_setsum is None or is_older else entry.row_setsum,
+        bytes=rows.nbytes,
+    )
+
+
+def _copied(rows: pa.Table) -> pa.Table:
+    """Copy columns, so that they don't keep the entry that they are a part of."""
+    return pa.Table.from_arrays([pa.concat_arrays(column.chunks) for column in rows.columns], schema=rows.schema)
 
 
 def _write(
@@ -228,8 +284,8 @@ def _write(
         Corrupt: a row can't be read, or the rows don't have the sum that the entries declare, or read back differently.
     """
     generation = Generation(manifest.current_generation + number)
-    first, last = cut.entries[0].summary.position, cut.entries[-1].summary.position
-    at = next((entry.at for entry in reversed(cut.entries) if entry.at is not None), None)
+    first, last = cut.parts[0].summary.position, cut.parts[-1].summary.position
+    at = next((part.at for part in reversed(cut.parts) if part.at is not None), None)
     rows = _folded(region, schema, cut, where=f"{first}..{last}")
     name = generation_name(generation, region.context.ids.nonce())
     stored = write(generation_path(region.id, name), rows)
@@ -255,18 +311,30 @@ def _write(
 
 
 def _folded(region: Region, schema: TableSchema, cut: _Cut, *, where: str) -> FoldedRows:
-    """Decode the entries of a cut, which are given up one by one, and fold their rows."""
-    tables, replayed = [], Setsum()
-    cut.entries.reverse()
-    while cut.entries:
-        entry = cut.entries.pop()
-        if entry.summary.rows:
-            with error_context(**region.where):
-                table = stored_rows(entry, schema)
-            tables.append(table)
-            is_older = entry.summary.schema_version < schema.version  # its own sum is that of the rows as written
-            replayed += row_setsum(table) if entry.row_setsum is None or is_older else entry.row_setsum
-    remedy = f"Find and restore the entry: lancelsm inspect entries {region.context.uri} --region {region.id}"
-    return FoldedRows.of_tables(
-        tables, schema, replayed=replayed, where={**region.where, "position": where, "remedy": remedy}
+    """Fold the rows of a cut, whose parts are given up one by one."""
+    parts, remedy = deque(cut.parts), f"lancelsm inspect entries {region.context.uri} --region {region.id}"
+    cut.parts.clear()
+    return FoldedRows(
+        pa.concat_tables([part.keys.select(schema.primary_key) for part in parts]),
+        _rows(region, schema, parts),
+        schema,
+        bytes_given=sum(part.bytes for part in parts),
+        expected=sum((part.setsum for part in parts), start=Setsum.ZERO),
+        problem="the rows of the log don't have the sum that its entries declare",
+        where={**region.where, "position": where, "remedy": f"Find and restore the entry: {remedy}"},
     )
+
+
+def _rows(region: Region, schema: TableSchema, parts: deque[_Part]) -> Iterator[pa.Table]:
+    while parts:
+        yield _rows_of(region, schema, parts.popleft())
+
+
+def _rows_of(region: Region, schema: TableSchema, part: _Part) -> pa.Table:
+    if part.rows is not None:
+        return part.rows
+    entry = read_entry(region, part.summary.position)
+    with error_context(**region.where):
+        if entry.summary.entry_setsum != part.summary.entry_setsum:
+            raise Corrupt("an entry changed while it was flushed", position=part.summary.position, object=entry.key)
+        return stored_rows(entry, schema)

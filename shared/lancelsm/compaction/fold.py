@@ -6,8 +6,7 @@ once, before the filter: the sum of all rows must be the known one, and the sum 
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import pyarrow as pa
@@ -65,21 +64,6 @@ class FoldedRows:
         self.setsum = Setsum.ZERO
         self.bytes = 0
 
-    @classmethod
-    def of_tables(
-        cls, tables: Sequence[pa.Table], schema: TableSchema, *, replayed: Setsum, where: dict[str, Any]
-    ) -> FoldedRows:
-        """Fold tables of rows of the log, whose memory `batches` frees; `replayed` is their sum by their entries."""
-        return cls(
-            pa.concat_tables([table.select(schema.primary_key) for table in tables]),
-            _given_up(deque(tables)),
-            schema,
-            bytes_given=sum(table.nbytes for table in tables),
-            expected=replayed,
-            problem="the rows of the log don't have the sum that its entries declare",
-            where=where,
-        )
-
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Yield the newest rows once.
 
@@ -99,13 +83,10 @@ class FoldedRows:
                 newest = batch if wins.true_count == batch.num_rows else batch.filter(wins)
                 self.bytes += newest.nbytes
                 yield newest
+                del batch, newest
+            del table  # before the next one is read
         if every != self._expected:  # guard: flush loses no row
             raise Corrupt(self._problem, **self._where)
-
-
-def _given_up(tables: deque[pa.Table]) -> Iterator[pa.Table]:
-    while tables:
-        yield tables.popleft()
 
 
 def _rows_at_once(table: pa.Table) -> int:

@@ -9,6 +9,7 @@ from functools import partial
 
 from lancelsm.common.full_disk import is_full, no_room
 from lancelsm.common.layout import Generation, Position, RegionId, generation_path
+from lancelsm.common.pool import in_threads
 from lancelsm.common.room import Room
 from lancelsm.compaction.engine import committed_manifests, runner_of
 from lancelsm.compaction.expired import remove_expired
@@ -30,12 +31,13 @@ from lancelsm.compaction.plan import RegionPending, Sums
 from lancelsm.compaction.runner import Engine, TaskRunner
 from lancelsm.compaction.snapshot_regions import snapshot_regions
 from lancelsm.dataset.base_table import BaseTable
+from lancelsm.dataset.durable import make_durable
 from lancelsm.dataset.file_ranges import range_reader
 from lancelsm.dataset.generation import check_generation
 from lancelsm.dataset.generation_writer import write_generation
 from lancelsm.dataset.indexes import wanted_list
 from lancelsm.errors import Contended, Corrupt, error_context
-from lancelsm.objects.filesum import sum_files
+from lancelsm.objects.filesum import FileSums, sum_files
 from lancelsm.objects.local_copies import LocalCopies
 from lancelsm.objects.location import local_path
 from lancelsm.read.problems import warn_of_problems
@@ -335,21 +337,26 @@ def writing(handle: TableHandle, base: BaseTable) -> Write:
             parallel=handle.context.parallel,
             storage_options=options,
         )
-        # Sum the files before reading the rows: a change in between must not count as written.
-        with LocalCopies(uri) as copies:
-            copy = copies.begin(key)
-            summed = sum_files(handle.context.objects, key, copy=copy, read_range=read_range)
-            check_generation(
-                uri=uri,
-                schema=schema,
-                rows=count,
-                setsum=rows.setsum,
-                row_bytes=rows.bytes // count,
-                copy=copy.location,
-                storage_options=options,
-            )
+        summed: list[FileSums] = []
+
+        def check() -> None:
+            # Sum the files before reading the rows: a change in between must not count as written.
+            with LocalCopies(uri) as copies:
+                copy = copies.begin(key)
+                summed.append(sum_files(handle.context.objects, key, copy=copy, read_range=read_range))
+                check_generation(
+                    uri=uri,
+                    schema=schema,
+                    rows=count,
+                    setsum=rows.setsum,
+                    row_bytes=rows.bytes // count,
+                    copy=copy.location,
+                    storage_options=options,
+                )
+
+        in_threads(lambda run: run(), (check, partial(make_durable, uri)), most=handle.context.parallel)
         return Stored(
-            file_setsum=summed.setsum,
+            file_setsum=summed[0].setsum,
             bloom_setsum=made.bloom,
             key_index_setsums=made.key_index,
             index_number=indexes.number,

@@ -22,7 +22,7 @@ _SALTS = np.array(
 )
 _FIXED = {pa.int32(): "<i4", pa.int64(): "<i8"}
 _TYPES = frozenset({pa.int32(), pa.int64(), pa.utf8(), pa.binary()})
-_ROWS_AT_ONCE = 1 << 18  # keeps temporary arrays at tens of megabytes
+_ROWS_AT_ONCE = 1 << 14  # the temporary arrays fit into the cache of a core
 
 _U64 = npt.NDArray[np.uint64]
 

@@ -65,8 +65,9 @@ def check_generation(
         Unavailable: the store did not answer.
     """
     found, total = 0, Setsum.ZERO
-    batches = read_generation(uri=uri, schema=schema, row_bytes=row_bytes, copy=copy, storage_options=storage_options)
-    for batch in batches:
+    for batch in read_generation(
+        uri=uri, schema=schema, row_bytes=row_bytes, small=True, copy=copy, storage_options=storage_options
+    ):
         found += batch.num_rows
         total += row_setsum(batch)
     if found != rows:  # guard: flush checks the number of rows
@@ -82,6 +83,7 @@ def read_generation(
     columns: Sequence[str] | None = None,
     where: Condition | None = None,
     row_bytes: int = 0,
+    small: bool = False,
     copy: str | None = None,
     storage_options: StorageOptions = None,
     trace: Trace = NO_TRACE,
@@ -95,6 +97,7 @@ def read_generation(
         where: SQL over the table's columns, used to read less. The result may include rows that don't match, and always
             includes tombstones.
         row_bytes: the mean size of a row in memory, if it is known. It bounds the size of a batch.
+        small: see `scan_options`.
         copy: a local directory with the same files, to read instead of those at `uri`.
 
     Raises:
@@ -111,7 +114,7 @@ def read_generation(
         scanner = dataset.scanner(
             columns=scanned(dataset, names),
             filter=_pushed(dataset, stored, schema, where),
-            **scan_options(dataset, names, row_bytes=row_bytes),
+            **scan_options(dataset, names, row_bytes=row_bytes, small=small),
         )
         for batch in scanner.to_batches():
             yield _in_stored_form(batch, stored, wanted, schema)

@@ -15,10 +15,9 @@ from lance.fragment import DataFile, FragmentMetadata, write_fragments
 
 from lancelsm.common.full_disk import means_full, no_room
 from lancelsm.common.layout import KEY_FILTER
-from lancelsm.common.pool import in_threads
+from lancelsm.common.pool import ahead, in_threads
 from lancelsm.common.setsum import Setsum
 from lancelsm.dataset.bloom import build_bloom
-from lancelsm.dataset.durable import make_durable
 from lancelsm.dataset.fields import Numbering, numbering
 from lancelsm.dataset.generation import BLOOM, StorageOptions
 from lancelsm.dataset.key_filter import build_key_filter
@@ -30,6 +29,8 @@ from lancelsm.record.admission import OLD_FILE_VERSIONS, is_any
 from lancelsm.record.schema import TOMBSTONE, TableSchema
 
 _LOCAL_HINT = "latest_version_hint.json"  # Lance writes it into local directories only
+_AHEAD = 2  # batches that are ready when Lance wants them
+_BATCH_ROWS = 4096  # a thread for fewer rows costs more than it saves
 _COMPRESSION = b"lance-encoding:compression"
 _TEXTS = (pa.types.is_string, pa.types.is_large_string, pa.types.is_binary, pa.types.is_large_binary)
 
@@ -66,18 +67,20 @@ def write_generation(
             store the null structs of a tombstone.
         staged: write the dataset into a temporary directory, and copy its files to an object store. Lance sends more
             requests if it writes there itself.
-        parallel: maximum number of threads. With 2, the filters and the key index are built while Lance writes rows.
+        parallel: maximum number of threads. With 2, while Lance writes rows, the filters and the key index are built,
+            and the next of many rows are taken.
 
     Raises:
         Invalid: there are no rows, or they can't be stored.
         Unavailable: the store did not answer. The directory must not be used again.
 
-    The files are durable on return. A crash before that leaves an orphan directory.
+    The files are not durable yet: see `dataset.durable`. A crash leaves an orphan directory.
     """
     if keys.num_rows == 0:
         raise Invalid("a generation holds at least one row", object=uri)
     keys = keys.select(list(schema.primary_key))
-    carried = Carried(rows)
+    is_large = keys.num_rows > _BATCH_ROWS
+    carried = Carried(ahead(rows, count=_AHEAD) if is_large and parallel > 1 else rows)
     written: list[WrittenSums] = []
     with (
         native_errors("the generation can't be written", object=uri, reading=carried),
@@ -93,7 +96,6 @@ def write_generation(
             written.append(_write_filters(keys, schema, local, name=uri.rpartition("/")[2]))
 
         in_threads(lambda write: write(), (write_rows, write_filters), most=parallel)
-    make_durable(uri)
     return written[0]
 
 

@@ -16,19 +16,22 @@ _BATCHES_AHEAD = 2
 _BUFFER_BYTES = 32 << 20
 
 
-def scan_options(dataset: lance.LanceDataset, columns: Sequence[str], *, row_bytes: int = 0) -> dict[str, Any]:
+def scan_options(
+    dataset: lance.LanceDataset, columns: Sequence[str], *, row_bytes: int = 0, small: bool = False
+) -> dict[str, Any]:
     """Return options for a scan of these columns, so that a batch has a few megabytes.
 
     Args:
         row_bytes: the mean size of a row in memory, if it is known: repeated values take less room in a file.
+        small: half as large batches, and one of them decoded ahead, for a caller that holds other memory.
     """
     schema = dataset.schema  # Lance builds it at each access
     widths = [_width(schema.field(name).type) for name in columns]
     size = sum(widths) / 8 if all(widths) else max(row_bytes, _stored_row_bytes(dataset))
-    rows = int(_BATCH_BYTES / max(size, 1))
+    rows = int(_BATCH_BYTES / (2 if small else 1) / max(size, 1))
     return {
         "batch_size": max(1, min(rows, _BATCH_ROWS)),
-        "batch_readahead": _BATCHES_AHEAD,
+        "batch_readahead": 1 if small else _BATCHES_AHEAD,
         "io_buffer_size": _BUFFER_BYTES,
     }
 

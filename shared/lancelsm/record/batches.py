@@ -22,6 +22,7 @@ def gathered(batches: Iterable[pa.RecordBatch | pa.Table], *, rows: int, size: i
         waiting.append(batch if isinstance(batch, pa.Table) else pa.table(batch))
         count += batch.num_rows
         held += 0 if size is None else batch.nbytes
+        del batch  # the caller may be the last one to hold it
         if count >= rows or (size is not None and held >= size):
             yield coalesced(pa.concat_tables(waiting))
             waiting, count, held = [], 0, 0

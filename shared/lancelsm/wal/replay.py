@@ -113,6 +113,7 @@ def _stream(
             if damaged is None and entry.nonce is not None and not entry.sound:
                 damaged = entry.summary.position
             yield entry
+            del entry  # the next one may take its memory
         if total != end.entry_setsum - sum_before:  # guard: sum of a tail is checked
             raise _sum_mismatch(region, positions, damaged)
     except Corrupt as error:
@@ -137,6 +138,8 @@ def read_ahead(region: Region, positions: Sequence[int], *, size: int | None) ->
     Raises: the same errors as `read_entry`.
     """
     parallel = min(region.context.parallel, len(positions))
+    if size:  # more threads than entries that are in memory at a time would take memory of their own
+        parallel = min(parallel, max(1, AHEAD_BYTES * len(positions) // size))
     if parallel <= 1:
         yield from (read_entry(region, Position(position)) for position in positions)
         return
@@ -153,6 +156,7 @@ def read_ahead(region: Region, positions: Sequence[int], *, size: int | None) ->
             unread = max(0, unread - entry.summary.bytes)
             largest = max(entry.summary.bytes, largest * 7 // 8)
             yield entry
+            del entry
 
 
 def stored_rows(entry: Entry, schema: TableSchema) -> pa.Table:
