@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import re
 import shlex
-import subprocess
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import fields
 from importlib import import_module
@@ -243,17 +241,6 @@ def test_every_page_has_the_sections_that_the_code_cites() -> None:
         for page, name in sorted(cited)
         if not any(found.startswith(name) for found in headings(ROOT / page))
     ]
-
-
-@pytest.mark.rest
-@pytest.mark.parametrize("page", ["how-to/time.md", "how-to/python.md"])
-def test_the_example_of_a_page_prints_the_output_on_it(page: str) -> None:
-    blocks = FENCE.findall((ROOT / "docs" / page).read_text())
-    (example,) = (text for language, text in blocks if language == "python")
-    done = subprocess.run([sys.executable, "-c", example], capture_output=True, text=True, check=False)
-
-    assert (done.returncode, done.stderr) == (0, "")
-    assert ("", done.stdout) in blocks
 
 
 def test_the_page_of_settings_shows_every_setting_with_its_default_and_variable() -> None:

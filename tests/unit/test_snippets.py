@@ -10,7 +10,7 @@ from tests.snippets import SHELL, blocks, run
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-UNREADY = {"cdc.md", "expiry.md", "lancedb.md", "schema.md", "spark.md", "time.md"}  # they leave out what they need
+UNREADY = {"cdc.md", "lancedb.md", "spark.md"}  # they leave out what they need
 WITH_CODE = [page for page in PAGES if any(block.code and not block.reason for block in blocks(page.read_text()))]
 
 
