@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 import lancelsm
+from lancelsm.region.handle import open_configured
+from lancelsm.stack.table_report.report_facts import RegionLevels, gather
 from tests.conformance.ministack import create_bucket, ministack, options
 
 
@@ -49,6 +51,35 @@ def test_every_level_is_read_through_another_handle(storage_options: dict[str, s
         {"id": 1, "state": "sent"},
         {"id": 100, "state": "new"},
     ]
+
+
+@pytest.mark.rest
+def test_a_report_of_a_table_in_a_bucket_knows_what_one_of_a_directory_knows(
+    storage_options: dict[str, str], tmp_path: Path
+) -> None:
+    found = []
+    for uri, stores in (("s3://lake/report", storage_options), (str(tmp_path / "report"), None)):
+        rows = [{"id": i, "state": "new"} for i in range(8)]
+        table = lancelsm.create(uri, rows, primary_key="id", regions="bucket(id, 2)", storage_options=stores)
+        table.upsert(rows[:3])
+        table.flush()
+        table.merge(engine="inprocess")
+        table.upsert(rows[:1])
+        facts = gather(open_configured(uri, storage_options=stores))
+        levels = [one.levels for one in facts.regions or ()]
+        merges = [(one.version, one.rows, len(one.merged or {})) for one in facts.versions]
+        assert facts.checked is not None
+        assert facts.bytes is not None
+        found.append((facts.findings, facts.rows, merges, facts.checked.checked, sorted(map(_counts, levels))))
+        assert (facts.bytes["base: rows"] > 0, facts.bytes["log"] > 0) == (True, True)
+
+    assert found[0] == found[1]
+    assert (found[0][:2], len(found[0][4])) == (((), 8), 2)
+
+
+def _counts(levels: RegionLevels | None) -> tuple[int, ...]:
+    assert levels is not None
+    return (levels.wal_rows, levels.generations, levels.merged, levels.newest)
 
 
 def test_two_handles_write_in_turns_without_claiming(storage_options: dict[str, str]) -> None:

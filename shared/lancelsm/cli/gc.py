@@ -37,8 +37,9 @@ def gc(
     "kind", "bytes", "why"}], "kept": [{"path", "kind", "why"}], "deleted"}.
     """
     from lancelsm.cli.session import console
-    from lancelsm.cli.text import counted, listing
+    from lancelsm.cli.text import listing
     from lancelsm.common.duration import seconds_of
+    from lancelsm.common.shown import counted
     from lancelsm.gc.collect import collect
     from lancelsm.stack import documents
 

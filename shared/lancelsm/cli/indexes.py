@@ -101,6 +101,6 @@ def _decoded(value: str) -> Any:
 
 
 def _state(index: IndexStatus) -> str:
-    from lancelsm.cli.text import counted
+    from lancelsm.common.shown import counted
 
     return f"{counted(index.rows, 'row')} of the base, {counted(index.rows_without, 'row')} without it"

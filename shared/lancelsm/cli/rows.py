@@ -176,7 +176,7 @@ def scan(  # noqa: PLR0917 - one for each option
     "steps"}.
     """
     from lancelsm.cli.output import show_rows
-    from lancelsm.cli.text import counted
+    from lancelsm.common.shown import counted
     from lancelsm.record.export import write_file
     from lancelsm.stack.query import count_rows
 
@@ -254,7 +254,7 @@ def get(
 
 
 def _show_committed(session: Session, verb: str, committed: Committed, *, conditional: bool = False) -> None:
-    from lancelsm.cli.text import counted
+    from lancelsm.common.shown import counted
     from lancelsm.stack import documents
 
     document = documents.committed_or_skipped(committed) if conditional else documents.committed(committed)

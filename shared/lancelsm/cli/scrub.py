@@ -57,7 +57,8 @@ def scrub(
 def _text(report: Report) -> Any:
     from rich.console import Group
 
-    from lancelsm.cli.text import counted, listing
+    from lancelsm.cli.text import listing
+    from lancelsm.common.shown import counted
 
     summary = f"{report.checked:,} objects and records checked, {counted(len(report.problems), 'problem')}"
     if report.orphans:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from lancelsm.cli.arguments import Uri
 from lancelsm.cli.session import Session, command
+
+if TYPE_CHECKING:
+    from lancelsm.stack.table_report.report_facts import ReportFacts
 
 commands = typer.Typer()
 
@@ -22,24 +25,37 @@ def report(
 ) -> None:
     """Write a report about a table: one HTML file with levels, lag, growth, merges, collections, costs and problems.
 
-    The command lists every object of the table, and reads no rows. As JSON: {"file", "table", "problems"}.
+    The command lists every object of the table, and reads objects for up to ten seconds to check them. Damage is no
+    error of this command: the report names it. As JSON: {"file", "table", "problems"}.
     """
     from pathlib import Path
 
-    from lancelsm.cli.table_report_facts import gather
-    from lancelsm.cli.table_report_page import page
-    from lancelsm.cli.text import counted
+    from lancelsm.common.shown import counted
     from lancelsm.errors import Invalid
+    from lancelsm.stack.table_report.page import page
 
-    handle = session.handle(uri)
     with session.working("Reading"):
-        facts = gather(handle)
+        facts = _facts(session, uri)
     try:
         Path(to).write_text(page(facts), encoding="utf-8")
     except OSError as error:
         raise Invalid(f"{to} can't be written: {error.strerror}", remedy="Give another file", file=to) from error
-    problems = len(facts.status.problems)
+    problems = len(facts.findings)
     session.show(
-        {"file": to, "table": handle.context.uri, "problems": problems},
+        {"file": to, "table": facts.table, "problems": problems},
         lambda: f"Wrote {to}: {counted(problems, 'problem')}",
     )
+
+
+def _facts(session: Session, uri: str) -> ReportFacts:
+    from lancelsm.errors import Corrupt
+    from lancelsm.region.handle import canonical, open_configured
+    from lancelsm.stack.table_report.report_facts import gather, unreadable
+
+    try:  # without a look at the base, which may be damaged
+        handle = open_configured(
+            uri, settings=session.settings, storage_options=session.storage_options, ports=session.ports
+        )
+    except Corrupt as error:
+        return unreadable(canonical(uri), error, time=session.ports.clock.now())
+    return gather(handle)

@@ -54,7 +54,7 @@ def init(  # noqa: PLR0917 - one for each option
     if len(indexes := dict(wanted)) != len(wanted):
         raise typer.BadParameter("two indexes are on one column", param_hint="--index")
     from lancelsm.admin.create import create_table
-    from lancelsm.cli.text import counted
+    from lancelsm.common.shown import counted
     from lancelsm.record.files import read_file
     from lancelsm.record.normalize import inferred
     from lancelsm.region.catalog import regions as list_regions
@@ -127,7 +127,8 @@ def status(
     With --watch, as JSON a line for each reading: {"table", "base_version", "regions", "wal_rows", "wal_bytes",
     "generations", "entries_per_second", "work"}.
     """
-    from lancelsm.cli.text import counted, listing, printable
+    from lancelsm.cli.text import listing, printable
+    from lancelsm.common.shown import counted
     from lancelsm.read.status import full_status
 
     if watch:

@@ -89,9 +89,3 @@ def document_csv(document: object) -> str:
         writer.writerow(columns)
         writer.writerows([None if row.get(name) is None else plain(row[name]) for name in columns] for row in rows)
     return text.getvalue()
-
-
-def counted(number: int, what: str) -> str:
-    """Return a number with its noun: `1 row`, `2 rows`, `3 entries`."""
-    plural = f"{what[:-1]}ies" if what.endswith("y") else f"{what}s"
-    return f"{number:,} {what if number == 1 else plural}"

@@ -1,4 +1,4 @@
-"""Show a value of the caller in an error, and what the caller could have meant."""
+"""Show values in texts: in errors also what the caller could have meant."""
 
 from __future__ import annotations
 
@@ -26,3 +26,9 @@ def did_you_mean(name: object, known: Sequence[str], *, what: str) -> str:
     more = f" and {len(known) - _MOST_NAMES} more" if len(known) > _MOST_NAMES else ""
     listed = f"{what}: {', '.join(known[:_MOST_NAMES])}{more}"
     return f"Did you mean {lower[similar[0]]!r}? {listed}" if similar else listed
+
+
+def counted(number: int, what: str) -> str:
+    """Return a number with its noun: `1 row`, `2 rows`, `3 entries`."""
+    plural = f"{what[:-1]}ies" if what.endswith("y") else f"{what}s"
+    return f"{number:,} {what if number == 1 else plural}"
