@@ -27,6 +27,8 @@ LOCAL_AWS = AWS_ENDPOINT_URL=http://127.0.0.1:$(GATEWAY_PORT) AWS_ACCESS_KEY_ID=
 export GATEWAY_PORT
 # Exists while the stacks are deployed: a new emulator starts with an empty directory.
 DEPLOYED := .local/work/deployed
+BROWSER := tests/browser/node_modules/.package-lock.json
+NPM = PATH="$$($(NODE))/bin:$$PATH" node "$$($(NODE))/lib/node_modules/npm/bin/npm-cli.js"
 
 .PHONY: help demo demo-aws test test-rest lint typecheck simulate stress bench build docs spark35 notebook moto proto lock clean synth bootstrap deploy destroy asl local local-down
 
@@ -56,7 +58,7 @@ CI_PYTEST := $(IN_MEMORY) $(PYTEST) -o tmp_path_retention_count=1
 test: .venv/dev.stamp node_modules/.package-lock.json ## run before each commit: the cheap tests, and one case of each expensive kind
 	@$(CI_PYTEST) -m "not rest and not long" $(ARGS)
 
-test-rest: .venv/dev.stamp node_modules/.package-lock.json ## run all other tests except the long ones
+test-rest: .venv/dev.stamp node_modules/.package-lock.json $(BROWSER) ## run all other tests except the long ones
 	@$(CI_PYTEST) -m "rest and not long" $(ARGS)
 
 lint: .venv/dev.stamp ## check style, layers of imports, and that generated code is current
@@ -139,7 +141,7 @@ lock: .venv/dev.stamp ## resolve the locks again (ARGS=--upgrade)
 
 clean: ## remove everything that make created
 	@$(BIN)/python -m local.server stop 2>/dev/null || true
-	rm -rf .venv build dist layers/build node_modules cdk.out .cdk .local shared/*.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	rm -rf .venv build dist layers/build node_modules tests/browser/node_modules cdk.out .cdk .local shared/*.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # A stamp marks a finished installation. It is out of date once the lock changes.
@@ -180,7 +182,12 @@ clean: ## remove everything that make created
 
 node_modules/.package-lock.json: package.json package-lock.json .venv/aws.stamp
 	@echo "installing the AWS CDK's command line"
-	@PATH="$$($(NODE))/bin:$$PATH" node "$$($(NODE))/lib/node_modules/npm/bin/npm-cli.js" ci --loglevel=error
+	@$(NPM) ci --loglevel=error
+	@touch $@
+
+$(BROWSER): tests/browser/package.json tests/browser/package-lock.json .venv/dev.stamp
+	@echo "installing a browser for tests"
+	@$(NPM) ci --prefix tests/browser --loglevel=error
 	@touch $@
 
 .venv/spark35.stamp: requirements/spark35.txt .venv/dev.stamp
