@@ -35,11 +35,13 @@ def main() -> None:
     write_deltalake(place, rows(dict.fromkeys(range(100_000), "new")), configuration=change_feed)
     table = DeltaTable(place)
 
+    held = DeltaTable(place)
     done = upsert(table, {1: "paid", 100_000: "fresh"})
     copied = done["num_target_rows_copied"]
     print(f"upsert of 2 rows: version {table.version()}, {copied:,} unchanged rows written again")
     sys.stdout.flush()
     subprocess.run([sys.executable, __file__, place], check=True)
+    print("a handle that was open before sees", states(held))
 
     done = table.delete("id = 100000")
     print(f"delete of a fresh row: {done['num_deleted_rows']} deleted, {done['num_copied_rows']:,} rows written again")

@@ -14,7 +14,7 @@ from pyiceberg.expressions import EqualTo, In
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.transforms import BucketTransform
-from pyiceberg.types import LongType, NestedField, StringType
+from pyiceberg.types import IntegerType, LongType, NestedField, StringType
 
 ARROW = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("state", pa.string())])
 SCHEMA = Schema(
@@ -53,11 +53,13 @@ def main() -> None:
     table.append(rows(dict.fromkeys(range(100_000), "new")))
     files = set(place.rglob("*.*"))
 
+    held = opened(place)
     table.upsert(rows({1: "paid", 100_000: "fresh"}))
     new = len(set(place.rglob("*.*")) - files)
     print(f"upsert of 2 rows: {len(table.snapshots()) - 1} snapshots, {new} files, {written(table, 1):,} rows written")
     sys.stdout.flush()
     subprocess.run([sys.executable, __file__, str(place)], check=True)
+    print("a handle that was open before sees", states(held))
 
     table.delete(EqualTo("id", 100_000))
     print("after the delete of a fresh row the writer sees", states(table))
@@ -79,13 +81,18 @@ def main() -> None:
     data = set(place.rglob("*.parquet"))
     with table.update_schema() as schema:
         schema.add_column("note", StringType())
+        schema.add_column("count", IntegerType())
+    with table.update_schema() as schema:
         schema.rename_column("state", "status")
+        schema.delete_column("note")
+        schema.update_column("count", LongType())
     with table.update_spec() as spec:
         spec.add_field("id", BucketTransform(4), "bucket")
     with table.manage_snapshots() as snapshots:
         snapshots.create_branch(table.snapshots()[0].snapshot_id, "audit")
+        snapshots.create_tag(table.snapshots()[0].snapshot_id, "first")
     new = len(set(place.rglob("*.parquet")) - data)
-    print(f"new column, other name, other partitions, a branch: {new} data files written")
+    print(f"columns added, renamed, widened, dropped, other partitions, a branch, a tag: {new} data files written")
     print("maintenance:", [name for name in dir(table.maintenance) if not name.startswith("_") and name != "tbl"])
 
 

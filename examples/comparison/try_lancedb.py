@@ -72,12 +72,15 @@ def without_log() -> None:
 
     stale = database.open_table("plain")
     upsert(plain, 1, "first")
+    print("a handle that was open before sees", states(stale), "and opened again", states(database.open_table("plain")))
     upsert(stale, 1, "second")
     print("after upserts through two handles:", states(database.open_table("plain")))
     only_new = plain.merge_insert("id").when_matched_update_all(where="target.state = 'new'")
     only_new.execute(rows({0: "paid", 1: "paid"}))
     plain.delete("id = 1000")
     print("after a conditional update and a delete:", states(plain))
+    plain.add(rows({0: "twice"}))
+    print("rows with the key 0 after an add:", plain.count_rows("id = 0"))
     plain.checkout(1)
     print("version 1 has", states(plain))
 

@@ -37,14 +37,14 @@ def main() -> None:
     table.run()
     version, logged = lance.dataset(table.uri).version, objects(table, "_mem_wal/*/wal/*.arrow")
 
+    held = lancelsm.open(table.uri)
     table.upsert(rows({1: "paid", 1000: "fresh"}))
     new = objects(table, "_mem_wal/*/wal/*.arrow") - logged
     print(f"upsert of 2 rows: {lance.dataset(table.uri).version - version} versions of the base, {new} log object")
     sys.stdout.flush()
     subprocess.run([sys.executable, __file__, table.uri], check=True)
+    print("a handle that was open before sees", states(held))
 
-    vector = np.array([1000.0, 0.0], dtype=np.float32)
-    print("hybrid search finds the fresh row:", table.search(vector, text="fresh", k=1).to_arrow()["id"].to_pylist())
     table.delete([1000])
     print("after the delete of a fresh row the writer sees", states(table))
     print("rows inserted if absent:", table.upsert(rows({1: "new", 1001: "new"}), if_absent=True).rows)
@@ -69,10 +69,14 @@ def main() -> None:
     done = table.merge()
     print(f"merge: {done.rows_upserted} rows upserted in the base, {done.rows_deleted} deleted")
     table.add_column("note", pa.string())
-    print("the base alone has", lance.dataset(table.uri).to_table(["id", "note"], filter="id > 300").to_pylist())
+    table.rename_column("note", to="remark")
+    print("the base alone has", lance.dataset(table.uri).to_table(["id", "remark"], filter="id > 300").to_pylist())
 
 
 if sys.argv[1:]:
-    print("another process sees", states(lancelsm.open(sys.argv[1])))
+    opened = lancelsm.open(sys.argv[1])
+    print("another process sees", states(opened))
+    found = opened.search(np.array([1000.0, 0.0], dtype=np.float32), text="fresh", k=1).to_arrow()
+    print("its hybrid search finds the fresh row:", found["id"].to_pylist())
 else:
     main()

@@ -59,6 +59,12 @@ async def main() -> None:
         at = found.last_consumed_wal_file_id
     print("changes from the log:", changes)
 
+    for number in range(10, 15):
+        await put(database, str(number).encode(), b"new")
+    between = slatedb.KeyRange(start=b"11", start_inclusive=True, end=b"14", end_inclusive=False)
+    rows = await (await database.scan(between)).next_batch(10)
+    print("keys from 11 to 14:", [row.key for row in rows])
+
     first, second = [await database.begin(slatedb.IsolationLevel.SERIALIZABLE_SNAPSHOT) for _ in range(2)]
     for transaction in (first, second):
         await transaction.get(b"2")
