@@ -7,11 +7,13 @@ import datetime
 import decimal
 import json
 import os
+import pathlib
 import subprocess
 import sys
 import threading
 import uuid
 from collections.abc import Iterable
+from enum import Enum
 from typing import Any
 
 import numpy as np
@@ -38,6 +40,11 @@ from tests.unit.functions_fake import (
     refused,
     throttled,
 )
+
+
+class State(Enum):
+    PAID = "paid"
+    KEY = uuid.UUID(int=1)
 
 
 def client_and_aws(*faults: Fault | None, clock: FakeClock | None = None, **options: Any) -> tuple[Client, FakeAws]:
@@ -436,6 +443,8 @@ def test_values_that_json_cannot_express_are_sent_as_text() -> None:
         "t": datetime.datetime(2026, 1, 2, 3, tzinfo=datetime.UTC),
         "n": decimal.Decimal("1.10"),
         "u": uuid.UUID(int=1),
+        "e": [State.PAID, State.KEY],
+        "p": pathlib.PurePosixPath("/a"),
         "s": {"x": None},
         "big": 1 << 80,
     }
@@ -457,6 +466,8 @@ def test_values_that_json_cannot_express_are_sent_as_text() -> None:
         "t": "2026-01-02T03:00:00+00:00",
         "n": "1.10",
         "u": "00000000-0000-0000-0000-000000000001",
+        "e": ["paid", "00000000-0000-0000-0000-000000000001"],
+        "p": "/a",
         "s": {"x": None},
         "big": 1 << 80,
     }

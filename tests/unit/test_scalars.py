@@ -1,11 +1,14 @@
-"""Scalars of numpy and pandas: what is exact is accepted, and anything else is `Invalid`."""
+"""Values that programs have, of numpy, pandas, enums and so on: exact ones are accepted, all others are `Invalid`."""
 
 from __future__ import annotations
 
 import datetime as dt
+import enum
+import uuid
+import zoneinfo
 from collections.abc import Callable
 from decimal import Decimal
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import numpy as np
@@ -30,7 +33,65 @@ MONEY = pa.decimal128(10, 2)
 
 time = dt.datetime.fromisoformat
 
+
+class State(enum.Enum):
+    PAID = "paid"
+    NUMBER = 7
+    KEY = uuid.UUID(int=5)
+    INNER = SECOND
+
+
+class Word(enum.StrEnum):
+    PAID = "paid"
+
+
+class Level(enum.IntEnum):
+    HIGH = 3
+
+
+class Rights(enum.IntFlag):
+    READ = 1
+    WRITE = 2
+
+
+class Moment(dt.datetime):
+    """As the datetimes of pendulum."""
+
+
+KEY = uuid.UUID(int=5)
+LOCAL = Moment(2020, 7, 2, 3, 4, 5, tzinfo=zoneinfo.ZoneInfo("Europe/Berlin"))
+
 CASES: list[tuple[Any, pa.DataType, Any]] = [
+    (State.PAID, pa.string(), "paid"),
+    (State.PAID, pa.dictionary(pa.int8(), pa.string()), "paid"),
+    (State.PAID, pa.int64(), REFUSED),
+    (State.NUMBER, pa.int8(), 7),
+    (State.NUMBER, pa.string(), REFUSED),
+    (State.KEY, pa.large_string(), str(KEY)),
+    (State.INNER, S, time("2020-01-02T03:04:05")),
+    (Word.PAID, pa.string(), "paid"),
+    (Word.PAID, pa.binary(), REFUSED),
+    (Level.HIGH, pa.uint8(), 3),
+    (Level.HIGH, MONEY, Decimal(3)),
+    (Rights.READ | Rights.WRITE, pa.int64(), 3),
+    (KEY, pa.string(), str(KEY)),
+    (KEY, pa.binary(), KEY.bytes),
+    (KEY, pa.uuid(), KEY),
+    (KEY, pa.int64(), REFUSED),
+    (PurePosixPath("/a/b"), pa.string(), "/a/b"),
+    (PurePosixPath("/a/b"), pa.binary(), REFUSED),
+    (PurePosixPath("/a/\udc80"), pa.string(), REFUSED),
+    (Decimal("1.5"), MONEY, Decimal("1.50")),
+    (Decimal(3), pa.int64(), REFUSED),
+    (Decimal("1.5"), pa.float64(), REFUSED),
+    (Moment(2020, 1, 2), US, time("2020-01-02")),
+    (Moment(2020, 1, 2), UTC, REFUSED),
+    (LOCAL, UTC, dt.datetime(2020, 7, 2, 1, 4, 5, tzinfo=dt.UTC)),
+    (LOCAL, US, REFUSED),
+    (pa.scalar(3), pa.int8(), 3),
+    (pa.scalar("3"), pa.int8(), REFUSED),
+    (pa.scalar(None, pa.string()), pa.string(), None),
+    (pa.scalar(1 << 60, S), S, REFUSED),
     (np.bool_(True), pa.bool_(), True),
     (np.bool_(True), pa.int64(), REFUSED),
     (np.bool_(True), MONEY, REFUSED),
@@ -113,22 +174,29 @@ def test_a_scalar_is_exact_or_refused_at_every_level(value: Any, kind: pa.DataTy
 
 @pytest.mark.filterwarnings("ignore:Lance's own writer")
 def test_scalars_are_rows_and_keys_of_every_call(tmp_path: Path) -> None:
-    schema = pa.schema([("at", US), ("n", pa.int64()), ("price", MONEY), ("day", pa.date32())])
+    columns = [("at", US), ("n", pa.int64()), ("price", MONEY), ("day", pa.date32()), ("state", pa.string())]
+    schema = pa.schema(columns)
     table = lancelsm.create(tmp_path / "table", schema, primary_key=["at", "n"])
-    wanted = {"at": time("2020-01-02"), "n": 1, "price": Decimal(3), "day": dt.date(2020, 1, 2)}
-    row = {"at": DAY, "n": np.int64(1), "price": np.int64(3), "day": DAY}
+    wanted = {"at": time("2020-01-02"), "n": 1, "price": Decimal(3), "day": dt.date(2020, 1, 2), "state": "paid"}
+    row = {"at": DAY, "n": np.int64(1), "price": np.int64(3), "day": DAY, "state": State.PAID}
 
     table.upsert(row)
     table.upsert([{**row, "n": np.uint8(2), "price": pd.NA, "day": pd.NaT}])
-    table.upsert({"at": np.array([DAY]), "n": np.array([3]), "price": np.array([pd.NA], object), "day": [DAY]})
+    table.upsert(
+        {"at": np.array([DAY]), "n": np.array([3]), "price": np.array([pd.NA], object), "day": [DAY], "state": [KEY]}
+    )
     with table.writer() as writer:
-        for number in (4, 5):
-            writer.submit({**row, "n": np.int64(number)})
+        for number, state in enumerate((Word.PAID, Word.PAID, State.PAID, KEY, KEY, PurePosixPath("a")), 4):
+            writer.submit({**row, "n": np.int64(number), "state": state})
+        writer.delete([(DAY, Rights(8))])
+        writer.delete((Moment(2020, 1, 2), np.int64(9)))
 
     assert table.get((DAY, np.int64(1))).to_pylist() == [wanted]
     assert table.get([(DAY, 2)]).to_pylist() == [{**wanted, "n": 2, "price": None, "day": None}]
     table.delete([(SECOND, 1), (DAY, np.int8(1)), (pd.Timestamp(DAY), 2)])
-    assert table.scan(columns=["n"]).to_arrow()["n"].to_pylist() == [3, 4, 5]
+    states = {one["n"]: one["state"] for one in table.scan(columns=["n", "state"]).to_arrow().to_pylist()}
+    assert states == {3: str(KEY), 4: "paid", 5: "paid", 6: "paid", 7: str(KEY)}
+    assert table.get((DAY, Rights(4)), columns=["n"])["n"].to_pylist() == [4]
     with pytest.raises(Invalid, match="'at'"):
         table.get((pd.NaT, 1))
 
@@ -144,10 +212,31 @@ def test_times_of_numpy_are_taken_quickly_the_second_time() -> None:
 
 
 def test_a_table_is_created_from_rows_with_scalars(tmp_path: Path) -> None:
-    rows = [{"id": np.int64(1), "at": MICRO, "day": DAY, "n": pd.NA}, {"id": 2, "at": pd.NaT, "day": None, "n": 7}]
+    tags = {"tags": [State.PAID], "more": {"path": PurePosixPath("a")}}
+    rows = [
+        {"id": np.int64(1), "at": MICRO, "day": DAY, "n": pd.NA, **tags},
+        {"id": 2, "at": pd.NaT, "day": None, "n": 7, **tags},
+    ]
 
     table = lancelsm.create(tmp_path / "table", rows, primary_key="id")
 
     assert table.get(1).to_pylist() == [
         {"id": 1, "at": time("2020-01-02T03:04:05.000006"), "day": dt.date(2020, 1, 2), "n": None}
+        | {"tags": ["paid"], "more": {"path": "a"}}
     ]
+
+
+def test_a_value_of_no_type_names_its_column(tmp_path: Path) -> None:
+    with pytest.raises(Invalid, match="column 'v'") as refused:
+        lancelsm.create(tmp_path / "table", [{"id": 1, "v": object()}], primary_key="id")
+    assert refused.value.where["field"] == "v"
+    with pytest.raises(Invalid, match="UUIDs of rows are converted"):
+        lancelsm.create(tmp_path / "table", [{"id": KEY}], primary_key="id")
+
+
+@pytest.mark.parametrize("value", [KEY, Word.PAID, Level.HIGH])
+def test_a_row_with_a_value_of_a_program_is_taken_quickly_the_second_time(value: Any) -> None:
+    kind = pa.int64() if value is Level.HIGH else pa.string()
+    rows = SingleRows(TableSchema(columns=pa.schema([("id", kind)]), primary_key=("id",)))
+    rows.take({"id": value})
+    assert not isinstance(rows.take({"id": value}), pa.Table)

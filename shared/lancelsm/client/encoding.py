@@ -15,6 +15,8 @@ import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from enum import Enum
+from pathlib import PurePath
 from typing import Any, Final, Literal
 
 from lancelsm.errors import Invalid
@@ -165,6 +167,8 @@ def to_json_value(value: Any) -> Any:
     """Convert a value to one that JSON has. Raises `TypeError` if this is not possible."""
     if value is None or isinstance(value, str | bool | int):
         return value
+    if isinstance(value, Enum):
+        return to_json_value(value.value)
     if isinstance(value, float):
         return value if math.isfinite(value) else {math.inf: "Infinity", -math.inf: "-Infinity"}.get(value, "NaN")
     if isinstance(value, Mapping):
@@ -179,7 +183,7 @@ def to_json_value(value: Any) -> Any:
         return None
     if isinstance(value, datetime.datetime | datetime.date | datetime.time):
         return value.isoformat()
-    if isinstance(value, decimal.Decimal | uuid.UUID):
+    if isinstance(value, decimal.Decimal | uuid.UUID | PurePath):
         return str(value)
     if type(value).__name__ == "datetime64":
         text = str(value)  # ISO 8601, to the last digit

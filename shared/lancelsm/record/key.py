@@ -59,7 +59,9 @@ def check_primary_key(schema: TableSchema) -> None:
         if not is_any(kind, _KEY_KINDS):
             raise Invalid(
                 f"column {name!r} of type {kind} can't be a primary key",
-                remedy="Use bool, an integer, text, binary, date32 or timestamp",
+                remedy="Use text or binary, by an Arrow schema: UUIDs of rows are converted"
+                if kind == pa.uuid()
+                else "Use bool, an integer, text, binary, date32 or timestamp",
                 field=name,
             )
 

@@ -102,11 +102,23 @@ def inferred(data: Any) -> pa.Table:
         raise Invalid("there are no columns to create a table from", remedy="Give an Arrow schema, or rows")
     for name, values in given.items():
         check_nesting(values, name)
-    known = {
-        name: plain(values, None) if isinstance(values, list | tuple) else values for name, values in given.items()
-    }
+    known = {name: _inferred_column(name, values) for name, values in given.items()}
     table: pa.Table = _imported(lambda columns: pa.table(dict(columns)), known)
     return table
+
+
+def _inferred_column(name: str, values: _Column) -> _Column:
+    if not isinstance(values, list | tuple):
+        return values
+    try:
+        return pa.array(plain(values, None))
+    except (pa.ArrowException, TypeError, ValueError, OverflowError, NotImplementedError) as error:
+        raise Invalid(
+            f"no type of Arrow fits the values of column {name!r}: {error}",
+            redacted=f"no type of Arrow fits the values of column {name!r}",
+            remedy="Give values of one type, or create the table from an Arrow schema",
+            field=name,
+        ) from error
 
 
 def _stored(given: Mapping[str, _Column] | None, *, schema: TableSchema, names: list[str], tombstone: bool) -> pa.Table:

@@ -1,7 +1,8 @@
-"""Convert scalars of numpy, pandas and uuid to values that Arrow reads as they are, if that is exact.
+"""Convert values that Arrow lacks to values that it reads as they are, if that is exact.
 
-A scalar that is not exact for the type is returned as it is, so that the check of types refuses it. The module imports
-neither numpy nor pandas: a function that only takes JSON has no memory for them.
+These are scalars of numpy, pandas and pyarrow, UUIDs, paths and members of enums. A value that is not exact for the
+type is returned as it is, so that the check of types refuses it. The module imports neither numpy nor pandas: a
+function that only takes JSON has no memory for them.
 """
 
 from __future__ import annotations
@@ -9,7 +10,10 @@ from __future__ import annotations
 import math
 import numbers
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from datetime import date, time, timedelta
+from enum import Enum
+from pathlib import PurePath
 from typing import Any, Final
 from uuid import UUID
 
@@ -22,13 +26,18 @@ _NANOSECONDS: Final = {"W": 604_800 * _SECOND, "D": 86_400 * _SECOND, "h": 3600 
 _NANOSECONDS.update({"s": _SECOND, "ms": 10**6, "us": 10**3, "ns": 1})
 _FINER: Final = {"ps": 10**3, "fs": 10**6, "as": 10**9}  # in a nanosecond
 _DAYS: Final = ("W", "D")
+_NESTED: Final = (list, tuple, Mapping)
 _UNIT: Final = re.compile(r"(datetime|timedelta)64\[(\d*)(\w+)\]")
+_OF_ARROW: Final = (str, bytes, numbers.Number, date, time, timedelta)  # Arrow reads enum members that are these, too
 _LEAST, _MOST = -(1 << 63) + 1, (1 << 63) - 1  # the least int64 stands for NaT
 
 
 def plain(values: Sequence[Any], kind: pa.DataType | None) -> Sequence[Any]:
-    """Return the values for a column of this type; None: its type is inferred. A missing value becomes None."""
-    odd = {given for given in {*map(type, values)} if _is_odd(given)}
+    """Return the values for a column of this type; None: its type is inferred. A missing value becomes None.
+
+    Without a type, lists and mappings are converted inside too.
+    """
+    odd = {given for given in {*map(type, values)} if _is_odd(given) or (kind is None and issubclass(given, _NESTED))}
     return [_plain(value, kind) if type(value) in odd else value for value in values] if odd else values
 
 
@@ -38,12 +47,30 @@ def is_time_of_numpy(value: Any, name: str, unit: str) -> bool:
 
 
 def _is_odd(given: type) -> bool:
-    return issubclass(given, UUID) or given.__module__.partition(".")[0] in ("numpy", "pandas")
+    return (
+        issubclass(given, UUID | PurePath | pa.Scalar)
+        or given.__module__.partition(".")[0] in ("numpy", "pandas")
+        or (issubclass(given, Enum) and not issubclass(given, _OF_ARROW))
+    )
 
 
 def _plain(value: Any, kind: pa.DataType | None) -> Any:
+    if isinstance(value, Enum):
+        return plain([value.value], kind)[0]
     if isinstance(value, UUID):
         return _uuid(value, kind)
+    if isinstance(value, PurePath):
+        return str(value) if kind is None or kind_of(kind) == "text" else value
+    if isinstance(value, pa.Scalar):
+        return _of_scalar(value)
+    if isinstance(value, Mapping):
+        return dict(zip(plain([*value], None), plain([*value.values()], None), strict=True))
+    if isinstance(value, list | tuple):
+        return plain(value, None)
+    return _of_numpy(value, kind)
+
+
+def _of_numpy(value: Any, kind: pa.DataType | None) -> Any:
     name = type(value).__name__
     if name == "ndarray":
         return _plain(value[()], kind) if value.shape == () else value
@@ -69,6 +96,13 @@ def _uuid(value: UUID, kind: pa.DataType | None) -> Any:
         return str(value)
     is_binary = pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or kind == pa.binary(16)
     return value.bytes if is_binary else value
+
+
+def _of_scalar(value: pa.Scalar) -> Any:
+    try:
+        return value.as_py()
+    except (ValueError, OverflowError):  # Python lacks the value, such as the year 10000
+        return value
 
 
 def _time(value: Any, name: str, kind: pa.DataType | None) -> Any:

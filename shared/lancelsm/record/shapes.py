@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
+from enum import Enum
 from typing import Any, Final
 
 import pyarrow as pa
@@ -88,7 +89,7 @@ def _is_key(value: Any) -> bool:
 
 def is_sequence(value: Any) -> bool:
     """Return whether a value has values: a list, tuple, array, set or iterator. Text, bytes and mappings do not."""
-    if isinstance(value, str | bytes | bytearray | memoryview | Mapping | type):
+    if isinstance(value, str | bytes | bytearray | memoryview | Mapping | Enum | type):
         return False
     shape = getattr(value, "shape", None)
     return isinstance(value, Iterable) and shape != ()  # a numpy scalar has an empty shape

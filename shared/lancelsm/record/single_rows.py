@@ -11,8 +11,10 @@ import datetime as dt
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
+from enum import Enum
 from itertools import groupby
 from typing import Any, Final
+from uuid import UUID
 
 import pyarrow as pa
 
@@ -24,6 +26,7 @@ _PYTHON: Final = -1  # the form of rows of Python values; other forms are number
 _MOST_SCHEMAS: Final = 16
 _LARGE: Final = 16 << 10
 _FIXED_SIZE: Final = 8
+_UUID_SIZE: Final = 36  # as text
 
 
 def _text_size(value: str) -> int:
@@ -43,6 +46,7 @@ _IMMUTABLE: Final[dict[type, Callable[[Any], int] | None]] = {
     dt.datetime: None,
     dt.time: None,
     dt.timedelta: None,
+    UUID: lambda _: _UUID_SIZE,
 }
 
 
@@ -158,6 +162,8 @@ class SingleRows:
                 kind = type(data[name])
                 if kind in _IMMUTABLE or _is_number_of_numpy(kind):
                     known[kind] = _IMMUTABLE.get(kind)
+                elif issubclass(kind, Enum) and issubclass(kind, str | int):
+                    known[kind] = _text_size if issubclass(kind, str) else None
         elif (
             isinstance(data, pa.Table | pa.RecordBatch)
             and len(self._schemas) < _MOST_SCHEMAS
