@@ -123,7 +123,7 @@ spark35: .venv/spark35.stamp ## run the Spark tests on Spark 3.5
 	@PYTHONPATH=.venv/spark35 $(BIN)/python -m pytest tests/spark $(ARGS)
 
 notebook: .venv/notebook.stamp ## run the notebook of sentence embeddings, with its model
-	@PYTHONPATH=.venv/notebook $(BIN)/python -m pytest tests/integration/test_notebook.py -m "rest or long" $(ARGS)
+	@PYTHONPATH=.venv/notebook $(BIN)/python -m pytest tests/integration/test_notebooks.py -k semantic_search -m "rest or long" $(ARGS)
 
 moto: .venv/moto.stamp ## run the suites of S3, DynamoDB and SQS against moto's server, a second implementation
 	@$(IN_MEMORY) $(BIN)/python -m tests.on_moto .venv/moto $(ARGS)

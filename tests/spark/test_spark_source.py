@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import runpy
@@ -11,7 +10,7 @@ from datetime import UTC, datetime
 from decimal import Decimal
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pytest
@@ -20,7 +19,7 @@ import lancelsm
 from lancelsm.compaction.spark import Spark
 from lancelsm.errors import Invalid
 from lancelsm.spark import WrittenRows, merge, read, write
-from tests.integration.test_notebook import printed
+from tests.notebooks import run_cells
 from tests.unit.tables import NEWEST, by_key, three_levels
 
 if TYPE_CHECKING:
@@ -208,13 +207,9 @@ def test_the_notebook_shows_what_it_does(
     tmp_path: Path, session: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    cells = json.loads((Path(__file__).parents[2] / "examples" / "spark.ipynb").read_text())["cells"]
-    names: dict[str, Any] = {}
 
-    for cell in cells:
-        if cell["cell_type"] == "code":
-            shown = "".join("".join(one["data"]["text/plain"]) for one in cell["outputs"])
-            assert printed("".join(cell["source"]), names) == shown
+    for one in run_cells("spark"):
+        assert one.text == one.cell.text
 
 
 @needs_data_sources
