@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from lancelsm.admin.clone import Copied
     from lancelsm.admin.reshard import Resharded
-    from lancelsm.common.arrow_like import ArrowLike
     from lancelsm.common.committed import Committed, CommittedEntry
+    from lancelsm.common.row_types import ArrowLike, KeyRow, Keys, KeyValue, Value, Vector
     from lancelsm.common.settings import Settings
     from lancelsm.compaction.background import Ran
     from lancelsm.compaction.compact import CompactedGeneration
@@ -103,7 +103,7 @@ _HOMES = {
     "scrubbing.report": ("Problem", "Report"),
     "stack.doctor": ("Check",),
     "stack.doctor.table_checks": ("doctor",),
-    "common.arrow_like": ("ArrowLike",),
+    "common.row_types": ("ArrowLike", "KeyRow", "KeyValue", "Keys", "Value", "Vector"),
     "table": ("Table", "create", "open"),
     "table.async_table": ("AsyncRows", "AsyncTable", "open_async"),
     "table.whole_tables": ("backup", "clone", "copy", "drop", "restore", "scrub"),
@@ -139,6 +139,9 @@ __all__ = [
     "IndexStatus",
     "Invalid",
     "Kept",
+    "KeyRow",
+    "KeyValue",
+    "Keys",
     "LanceSnapshot",
     "LsmError",
     "LsmWarning",
@@ -167,6 +170,8 @@ __all__ = [
     "TableSchema",
     "TableStatus",
     "Unavailable",
+    "Value",
+    "Vector",
     "Writer",
     "arrow_dataset",
     "backup",

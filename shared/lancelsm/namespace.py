@@ -9,14 +9,14 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import compress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeGuard
+from typing import TYPE_CHECKING, TypeGuard
 
 import pyarrow as pa
 
-from lancelsm.common.arrow_like import ArrowLike
 from lancelsm.common.checked import checked
 from lancelsm.common.layout import CONFIG
 from lancelsm.common.pool import TaskPool
+from lancelsm.common.row_types import ArrowLike
 from lancelsm.errors import Invalid
 from lancelsm.objects.location import absolute, check_location, local_path
 from lancelsm.objects.open import list_directories, open_store
@@ -94,7 +94,7 @@ class Namespace:
         registry: str | None = None,
         owner: str = DEFAULT_OWNER,
         settings: Mapping[str, object] | None = None,
-        indexes: Mapping[str, Any] | None = None,
+        indexes: Mapping[str, str | Mapping[str, object]] | None = None,
         ttl: str | None = None,
         exist_ok: bool = False,
     ) -> Table:

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
-from typing import Any, Final, Self, cast
+from typing import TYPE_CHECKING, Any, Final, Self, cast
 
 from lancelsm.client.batching import ATTEMPT_SECONDS, RETRY_SECONDS, Request, TableBuffer
 from lancelsm.client.encoding import LARGE_BYTES, EncodedRows, Op, encode_rows, event, stream, to_json_value, to_list
@@ -37,7 +37,11 @@ from lancelsm.common import aws
 from lancelsm.common.checked import checked
 from lancelsm.common.clock import Budget, Clock, Ids, SystemClock, SystemIds
 from lancelsm.common.committed import Committed, CommittedEntry
+from lancelsm.common.row_types import ArrowLike, KeyRow, Vector
 from lancelsm.errors import Ambiguous, Invalid, Unavailable
+
+if TYPE_CHECKING:  # an app without pyarrow sends and reads dicts
+    import pyarrow as pa
 
 INVOKE_BYTES: Final = 6_000_000  # the largest event; Lambda takes 6 MiB
 _LONGEST_SECONDS: Final = 900
@@ -116,7 +120,7 @@ class Client:
         self._sender: threading.Thread | None = None
 
     @checked
-    def upsert(self, table: str, rows: Any) -> None:
+    def upsert(self, table: str, rows: ArrowLike) -> None:
         """Buffer whole rows, to be sent through the queue. Return when they are buffered or sent.
 
         Args:
@@ -130,7 +134,7 @@ class Client:
         self._take(table, rows, "upsert")
 
     @checked
-    def delete(self, table: str, keys: Any) -> None:
+    def delete(self, table: str, keys: ArrowLike) -> None:
         """Buffer deletes, like `upsert`. `keys` are dicts or Arrow data with only the key columns."""
         self._take(table, keys, "delete")
 
@@ -157,7 +161,7 @@ class Client:
         self.close()
 
     @checked
-    def write(self, table: str, rows: Any = (), *, deletes: Any = ()) -> Committed:
+    def write(self, table: str, rows: ArrowLike = (), *, deletes: ArrowLike = ()) -> Committed:
         """Write without the queue. Return when the rows are durable and visible to every read that starts afterwards.
 
         No order is guaranteed between these rows and rows that are still on the queue. In each region, all rows are
@@ -192,7 +196,7 @@ class Client:
     def apply(
         self,
         table: str,
-        rows: Any,
+        rows: ArrowLike,
         *,
         if_absent: bool = False,
         if_newer: str | None = None,
@@ -245,7 +249,7 @@ class Client:
         return _committed(self._once("apply", payload.encode(), table))
 
     @checked
-    def get(self, table: str, keys: Iterable[Any], *, columns: Iterable[str] | None = None) -> ReadRows:
+    def get(self, table: str, keys: Iterable[KeyRow], *, columns: Iterable[str] | None = None) -> ReadRows:
         """Read the rows of some keys, with a token for `apply(rows, if_unchanged=token)`.
 
         Args:
@@ -263,7 +267,7 @@ class Client:
         self,
         table: str,
         *,
-        keys: Iterable[Any] | None = None,
+        keys: Iterable[KeyRow] | None = None,
         columns: Iterable[str] | None = None,
         where: str | None = None,
         limit: int | None = None,
@@ -296,9 +300,9 @@ class Client:
     def search(
         self,
         table: str,
-        query: Any = None,
+        query: Vector | str | None = None,
         *,
-        vector: Any = None,
+        vector: Vector | None = None,
         text: str | None = None,
         column: str | None = None,
         text_columns: Iterable[str] | None = None,
@@ -335,7 +339,10 @@ class Client:
             name = "text" if isinstance(query, str) else "vector"
             if (text if name == "text" else vector) is not None:
                 raise Invalid(f"the search has two queries of {name}", remedy="Give one of them", field=name)
-            text, vector = (query, vector) if name == "text" else (text, query)
+            if isinstance(query, str):
+                text = query
+            else:
+                vector = query
         if text is None and vector is None:
             raise Invalid("a search needs a vector or a text", remedy="Give a query", table=table, field="query")
         request = {
@@ -354,7 +361,7 @@ class Client:
         return self._rows(self._read(table, request))
 
     @checked
-    def query_arrow(self, table: str, **fields: Any) -> Any:
+    def query_arrow(self, table: str, **fields: object) -> pa.Table:
         """Read or search like `query` or `search`, but return a `pyarrow.Table` with the types of the table.
 
         The rows come through an object in the bucket, so they may be many.

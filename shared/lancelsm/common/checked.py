@@ -6,6 +6,7 @@ kindred type are converted: numpy's numbers to Python's, an iterable of names to
 
 from __future__ import annotations
 
+import builtins
 import functools
 import inspect
 import math
@@ -46,7 +47,9 @@ def checked(function: Callable[P, T]) -> Callable[P, T]:
         parameters = types.SimpleNamespace(
             __annotations__={name: kind for name, kind in function.__annotations__.items() if name != "return"}
         )
-        kinds = typing.get_type_hints(parameters, function.__globals__, include_extras=True)
+        kinds = typing.get_type_hints(
+            parameters, function.__globals__, _TypeCheckedNames(function), include_extras=True
+        )
         names = list(inspect.signature(function).parameters)
         found = {name: _check_of(kinds[name]) for name in names if name in kinds}
         return names, {name: check for name, check in found.items() if check is not None}
@@ -71,6 +74,19 @@ def checked(function: Callable[P, T]) -> Callable[P, T]:
             return function(*given, **kwargs)
 
     return call
+
+
+class _TypeCheckedNames(dict[str, Any]):
+    """Names that a module imports for type checks only, such as classes of pandas: `Any`, so they are not checked."""
+
+    def __init__(self, function: Callable[..., object]) -> None:
+        super().__init__()
+        self._known = function.__globals__
+
+    def __missing__(self, name: str) -> Any:
+        if name in self._known or hasattr(builtins, name):
+            raise KeyError(name)
+        return Any
 
 
 def _checked(name: str, value: Any, check: _Check) -> Any:

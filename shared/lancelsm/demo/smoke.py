@@ -74,7 +74,7 @@ class _Run:
         self._service = service
         self._clock = clock
         self._ids = ids
-        self._row = {"id": 1, "run": str(ids.nonce())}
+        self._row: dict[str, int | str] = {"id": 1, "run": str(ids.nonce())}
         self._started_at = int(clock.now())
         self._name = f"{SMOKE}/{self._started_at}-{self._row['run']}"
 

@@ -5,13 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 from importlib import import_module
 from itertools import chain
-from typing import Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from lancelsm.common.extras import needing
 from lancelsm.errors import Invalid
 from lancelsm.read.peers import duckdb_of, polars_of
+
+if TYPE_CHECKING:  # packages that few processes use
+    from duckdb import DuckDBPyConnection, DuckDBPyRelation
+    from pandas import DataFrame
+    from polars import DataFrame as PolarsFrame
 
 
 class Rows:
@@ -53,18 +58,18 @@ class Rows:
         self._taken = True
         return self._stream
 
-    def to_polars(self) -> Any:
+    def to_polars(self) -> PolarsFrame:
         """Return a polars DataFrame. Raise `Invalid` if polars is not installed, or lacks the type of a column."""
         return polars_of(self.to_arrow())
 
-    def to_pandas(self) -> Any:
+    def to_pandas(self) -> DataFrame:
         """Return a pandas DataFrame. Raise `Invalid` if pandas is not installed."""
         with needing("pandas"):
             import_module("pandas")  # pyarrow would raise an error without a remedy
 
         return self.to_arrow().to_pandas()
 
-    def to_duckdb(self, connection: Any = None) -> Any:
+    def to_duckdb(self, connection: DuckDBPyConnection | None = None) -> DuckDBPyRelation:
         """Return a relation of duckdb, with the rows in memory.
 
         Raises:

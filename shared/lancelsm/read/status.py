@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from lancelsm.common.layout import Generation, RegionId
+from lancelsm.common.row_types import Value
 from lancelsm.dataset.base_table import BaseTable
 from lancelsm.objects import ObjectStore
 from lancelsm.read.problems import TableProblem, find_problems, promise_problems
@@ -26,7 +27,7 @@ class RegionStatus:
     """The status of one region, from its head, its manifest and the base."""
 
     region: RegionId
-    values: Mapping[str, Any]
+    values: Mapping[str, Value | None]
     epoch: int
     owner: str
     status: str

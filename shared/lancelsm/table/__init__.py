@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from html import escape
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import pyarrow as pa
 
-from lancelsm.common.arrow_like import ArrowLike
 from lancelsm.common.checked import checked
+from lancelsm.common.row_types import ArrowLike
 from lancelsm.common.shown import shown
 from lancelsm.errors import Invalid, LsmError
 from lancelsm.history.at import At
@@ -59,11 +59,11 @@ def create(
     data_or_schema: ArrowLike | pa.Schema,
     *,
     primary_key: str | Sequence[str],
-    regions: Annotated[str | None, "region spec"] = None,  # annotated: a number gets a remedy of its own
+    regions: Annotated[str | None, "region spec"] = None,  # annotated: it has a check of its own
     registry: str | None = None,
     owner: str = DEFAULT_OWNER,
     settings: Mapping[str, object] | None = None,
-    indexes: Mapping[str, Any] | None = None,
+    indexes: Annotated[Mapping[str, str | Mapping[str, object]] | None, "indexes"] = None,
     ttl: str | None = None,
     storage_options: Mapping[str, str] | None = None,
     exist_ok: bool = False,

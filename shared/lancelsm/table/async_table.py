@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+import inspect
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Concatenate, ParamSpec, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar
 
 import pyarrow as pa
 
 from lancelsm.history.at import At
-from lancelsm.read.freshness import Consistency
 from lancelsm.read.result import Rows
 from lancelsm.table import Table
 from lancelsm.table import open as open_table
+
+if TYPE_CHECKING:  # packages that few processes use
+    from pandas import DataFrame
+    from polars import DataFrame as PolarsFrame
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -28,6 +32,18 @@ def _in_thread(
     async def call(self: AsyncTable, /, *args: P.args, **kwargs: P.kwargs) -> T:
         return await asyncio.to_thread(method, self.table, *args, **kwargs)
 
+    return call
+
+
+def _rows_in_thread(
+    method: Callable[Concatenate[Table, P], Rows],
+) -> Callable[Concatenate[AsyncTable, P], Coroutine[Any, Any, AsyncRows]]:
+    @functools.wraps(method)
+    async def call(self: AsyncTable, /, *args: P.args, **kwargs: P.kwargs) -> AsyncRows:
+        return AsyncRows(await asyncio.to_thread(method, self.table, *args, **kwargs))
+
+    call.__annotations__ = {**call.__annotations__, "return": "AsyncRows"}
+    call.__signature__ = inspect.signature(method).replace(return_annotation="AsyncRows")  # type: ignore[attr-defined]
     return call
 
 
@@ -51,11 +67,11 @@ class AsyncRows:
         """Read the rows into a table of Arrow."""
         return await asyncio.to_thread(self._rows.to_arrow)
 
-    async def to_pandas(self) -> Any:
+    async def to_pandas(self) -> DataFrame:
         """Return a pandas DataFrame. Raise `Invalid` if pandas is not installed."""
         return await asyncio.to_thread(self._rows.to_pandas)
 
-    async def to_polars(self) -> Any:
+    async def to_polars(self) -> PolarsFrame:
         """Return a polars DataFrame. Raise `Invalid` if polars is not installed."""
         return await asyncio.to_thread(self._rows.to_polars)
 
@@ -98,31 +114,8 @@ class AsyncTable:
     flush = _in_thread(Table.flush)
     merge = _in_thread(Table.merge)
 
-    async def scan(
-        self,
-        *,
-        columns: Sequence[str] | None = None,
-        where: str | None = None,
-        limit: int | None = None,
-        order_by: str | Sequence[str] | None = None,
-        consistency: Consistency = "strong",
-        max_staleness: float | None = None,
-    ) -> AsyncRows:
-        """Read every live row as of now, as `Table.scan` does."""
-        rows = await asyncio.to_thread(
-            self.table.scan,
-            columns=columns,
-            where=where,
-            limit=limit,
-            order_by=order_by,
-            consistency=consistency,
-            max_staleness=max_staleness,
-        )
-        return AsyncRows(rows)
-
-    async def search(self, query: Any = None, **options: Any) -> AsyncRows:
-        """Find the best rows by vector, by text or by both. Arguments and errors are those of `Table.search`."""
-        return AsyncRows(await asyncio.to_thread(functools.partial(self.table.search, query, **options)))
+    scan = _rows_in_thread(Table.scan)
+    search = _rows_in_thread(Table.search)
 
     async def at(self, at: At) -> AsyncTable:
         """Return the table at a snapshot, at a version of the base, or at a time, as `Table.at` does."""

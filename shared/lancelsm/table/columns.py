@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pyarrow as pa
 
 from lancelsm.common.checked import checked
+from lancelsm.common.row_types import Value
 from lancelsm.errors import Invalid
 from lancelsm.record.type_names import TYPES, is_type_name
 from lancelsm.region.handle import TableHandle
@@ -23,7 +22,7 @@ class TableColumns(TableWrites):
     """
 
     @checked
-    def add_column(self, name: str, type: pa.DataType | str, *, default: Any = None) -> int:  # noqa: A002 - as in SQL
+    def add_column(self, name: str, type: pa.DataType | str, *, default: Value | None = None) -> int:  # noqa: A002 - as in SQL
         """Add a column, as the last one. It may be null.
 
         Args:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from lancelsm.common.checked import checked
 from lancelsm.compaction.runner import Engine
@@ -115,7 +115,7 @@ class TableMaintenance(OpenTable):
 
     @checked
     def create_index(
-        self, column: str, *, kind: str, name: str | None = None, replace: bool = False, **options: Any
+        self, column: str, *, kind: str, name: str | None = None, replace: bool = False, **options: object
     ) -> IndexStatus:
         """Create an index on a column, and maintain it: every flush builds it for its rows too.
 

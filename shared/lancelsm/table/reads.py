@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 import pyarrow as pa
 
 from lancelsm.common.checked import checked
+from lancelsm.common.row_types import Keys, LanceQuery, Vector
 from lancelsm.dataset.lance_readers import LanceSnapshot
 from lancelsm.errors import Invalid, error_context
 from lancelsm.history.pin_records import Pin
@@ -26,6 +27,11 @@ from lancelsm.read.transact.read_token import RowsWithToken
 from lancelsm.read.view import View
 from lancelsm.record.normalize import deletes
 from lancelsm.table.searches import TableSearch
+
+if TYPE_CHECKING:  # packages that few processes use
+    from duckdb import DuckDBPyConnection, DuckDBPyRelation
+    from pandas import DataFrame
+    from polars import DataFrame as PolarsFrame
 
 
 class TableReads(TableSearch):
@@ -152,7 +158,7 @@ class TableReads(TableSearch):
         return self.scan().to_batches()
 
     @checked
-    def to_pandas(self) -> Any:
+    def to_pandas(self) -> DataFrame:
         """Return all live rows as of now as a pandas DataFrame.
 
         Raises: the same errors as `scan`; also `Invalid`: pandas is not installed.
@@ -160,7 +166,7 @@ class TableReads(TableSearch):
         return self.scan().to_pandas()
 
     @checked
-    def to_polars(self) -> Any:
+    def to_polars(self) -> PolarsFrame:
         """Return all live rows as of now as a polars DataFrame. `lancelsm.polars_frame` is a lazy frame.
 
         Raises: the same errors as `scan`; also `Invalid`: polars is not installed, or lacks the type of a column.
@@ -168,7 +174,7 @@ class TableReads(TableSearch):
         return self.scan().to_polars()
 
     @checked
-    def to_duckdb(self, connection: Any = None) -> Any:
+    def to_duckdb(self, connection: DuckDBPyConnection | None = None) -> DuckDBPyRelation:
         """Return the table as a relation of duckdb. Each query of it scans the table as of then.
 
         Args:
@@ -184,7 +190,7 @@ class TableReads(TableSearch):
     @overload
     def get(
         self,
-        keys: Any,
+        keys: Keys,
         *,
         columns: Sequence[str] | None = None,
         consistency: Consistency = "strong",
@@ -195,7 +201,7 @@ class TableReads(TableSearch):
     @overload
     def get(
         self,
-        keys: Any,
+        keys: Keys,
         *,
         columns: Sequence[str] | None = None,
         consistency: Consistency = "strong",
@@ -206,7 +212,7 @@ class TableReads(TableSearch):
     @checked
     def get(
         self,
-        keys: Any,
+        keys: Keys,
         *,
         columns: Sequence[str] | None = None,
         consistency: Consistency = "strong",
@@ -259,7 +265,7 @@ class TableReads(TableSearch):
     @checked
     def explain(
         self,
-        keys: Any = None,
+        keys: Keys | None = None,
         *,
         columns: Sequence[str] | None = None,
         where: str | None = None,
@@ -267,8 +273,8 @@ class TableReads(TableSearch):
         count: bool = False,
         consistency: Consistency = "strong",
         max_staleness: float | None = None,
-        vector: Any = None,
-        text: Any = None,
+        vector: Vector | None = None,
+        text: str | LanceQuery | None = None,
         column: str | None = None,
         text_columns: Sequence[str] | None = None,
         k: int | None = None,

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import pyarrow as pa
 
 from lancelsm.common.checked import checked
+from lancelsm.common.row_types import LanceQuery, Vector
 from lancelsm.history.at import At
 from lancelsm.read.freshness import Consistency
 from lancelsm.read.pruning.region_pruning import pruned_view, regions_for
@@ -25,10 +26,10 @@ class TableSearch(OpenTable):
     @checked
     def search(
         self,
-        query: Any = None,
+        query: Vector | str | LanceQuery | None = None,
         *,
-        vector: Any = None,
-        text: Any = None,
+        vector: Vector | None = None,
+        text: str | LanceQuery | None = None,
         column: str | None = None,
         text_columns: Sequence[str] | None = None,
         k: int = 10,

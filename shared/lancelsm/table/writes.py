@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import pyarrow as pa
 
-from lancelsm.common.arrow_like import ArrowLike
 from lancelsm.common.checked import checked
 from lancelsm.common.committed import Committed
+from lancelsm.common.row_types import ArrowLike, Keys
 from lancelsm.errors import Invalid, error_context
 from lancelsm.read.transact.conditional import UpsertOptions, check_options, decide_by
-from lancelsm.read.transact.edits import stored_edits
+from lancelsm.read.transact.edits import Edits, stored_edits
 from lancelsm.read.transact.read_token import decode_token
 from lancelsm.record.normalize import deletes, partial_upserts, upserts
 from lancelsm.record.schema import NewerSchema, TableSchema, conform, names_now
@@ -104,7 +104,9 @@ class TableWrites(OpenTable):
             return self._with_columns(write)
 
     @checked
-    def transact(self, keys: Any, fn: Callable[[pa.Table], Any], *, atomic: bool = False) -> Committed:
+    def transact(
+        self, keys: Keys, fn: Callable[[pa.Table], ArrowLike | Edits | None], *, atomic: bool = False
+    ) -> Committed:
         """Read the rows of some keys, compute changes from them, and write these right after what was read.
 
         If another writer is faster, what it wrote is read, and `fn` runs again. So the rows that `fn` got are those
@@ -190,7 +192,7 @@ class TableWrites(OpenTable):
             )
 
     @checked
-    def delete(self, keys: Any = None, *, where: str | None = None) -> Committed:
+    def delete(self, keys: Keys | None = None, *, where: str | None = None) -> Committed:
         """Delete rows by key, or every row that matches a condition. Return as `upsert` does.
 
         Deleting a key that has no row is not an error. With a condition, each region loses exactly the rows that match
@@ -225,7 +227,7 @@ class TableWrites(OpenTable):
     @checked
     def apply_changes(
         self,
-        events: Any,
+        events: ArrowLike | str | bytes,
         *,
         format: Literal["debezium", "flattened", "rows"] = "rows",  # noqa: A002 - the word of its users
         keys: str | Sequence[str] | None = None,

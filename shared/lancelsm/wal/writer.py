@@ -16,10 +16,10 @@ from typing import Any, Final, Self
 
 import pyarrow as pa
 
-from lancelsm.common.arrow_like import ArrowLike
 from lancelsm.common.committed import Committed, CommittedEntry
 from lancelsm.common.layout import RegionValues
 from lancelsm.common.pool import TaskPool
+from lancelsm.common.row_types import ArrowLike, Keys
 from lancelsm.errors import Contended, Invalid, LsmError, Unavailable, error_context
 from lancelsm.record.normalize import deletes
 from lancelsm.record.schema import TableSchema, conform
@@ -120,7 +120,7 @@ class Writer:
         """
         return self.submit(data).result()
 
-    def delete(self, keys: Any) -> Committed:
+    def delete(self, keys: Keys) -> Committed:
         """Delete rows by key, and wait until the tombstones are durable and visible.
 
         Args:

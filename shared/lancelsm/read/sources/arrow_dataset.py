@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -16,6 +16,10 @@ from lancelsm.read.result import Rows
 from lancelsm.read.sources.arrow_filters import pushed
 from lancelsm.read.sources.sql_filter import filtered_as_sql
 from lancelsm.record.schema import unknown_column
+
+if TYPE_CHECKING:  # packages that few processes use
+    from datafusion import Table as DataFusionTable
+    from duckdb import DuckDBPyConnection, DuckDBPyRelation
 
 
 class Scannable(Protocol):
@@ -207,7 +211,7 @@ def arrow_dataset(table: Scannable) -> ArrowDataset:
     return ArrowDataset(table)
 
 
-def duckdb_relation(table: Scannable, connection: Any = None) -> Any:
+def duckdb_relation(table: Scannable, connection: DuckDBPyConnection | None = None) -> DuckDBPyRelation:
     """Return a table as a relation of duckdb. Each query of the relation scans the table as of then.
 
     Args:
@@ -220,7 +224,7 @@ def duckdb_relation(table: Scannable, connection: Any = None) -> Any:
     return duckdb_of(dataset, dataset.schema, connection)
 
 
-def datafusion_table(table: Scannable) -> Any:
+def datafusion_table(table: Scannable) -> DataFusionTable:
     """Return a table as a table of DataFusion, for `SessionContext.register_table`.
 
     Raises:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
@@ -18,11 +18,14 @@ from lancelsm.read.peers import nulls_of, polars_of
 from lancelsm.read.sources.arrow_dataset import Scannable, plain_schema
 from lancelsm.read.sources.arrow_filters import in_range, is_deep, text_literal
 
+if TYPE_CHECKING:  # packages that few processes use
+    from polars import LazyFrame
+
 _COMPARISONS = {"Eq": "=", "NotEq": "!=", "Lt": "<", "LtEq": "<=", "Gt": ">", "GtEq": ">="}
 _INTEGERS = re.compile(r"U?Int(8|16|32|64)")
 
 
-def polars_frame(table: Scannable) -> Any:
+def polars_frame(table: Scannable) -> LazyFrame:
     """Return a table as a lazy frame of polars. Each `collect` scans the table as of then.
 
     Raises:

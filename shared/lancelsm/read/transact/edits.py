@@ -8,6 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lancelsm.common.row_types import ArrowLike, Keys
 from lancelsm.errors import Invalid
 from lancelsm.record.casts import shown_value
 from lancelsm.record.key import has_key_of, newest
@@ -24,8 +25,8 @@ class Edits:
         deletes: keys, in any form that `Table.delete` takes.
     """
 
-    upserts: Any = ()
-    deletes: Any = ()
+    upserts: ArrowLike = ()
+    deletes: Keys = ()
 
 
 def stored_edits(returned: Any, schema: TableSchema) -> pa.Table:
