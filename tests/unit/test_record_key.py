@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 
 from lancelsm.errors import Invalid
+from lancelsm.record import key as keys_of_rows
 from lancelsm.record.key import check_primary_key, fold, key_column, newest, unsupported_by_lance
 from lancelsm.record.rowsum import row_setsum
 from lancelsm.record.schema import FIELD_ID, TableSchema
@@ -110,6 +111,18 @@ def test_a_fold_keeps_the_last_row_of_each_key_in_order(seed, key):
     assert folded.rows["n"].to_pylist() == sorted(last.values())
     assert folded.superseded["n"].to_pylist() == [row["n"] for row in rows if row["n"] not in set(last.values())]
     assert newest(table, key).equals(folded.rows)
+
+
+def test_keys_that_ascend_are_the_last_of_themselves_unless_one_is_repeated(monkeypatch):
+    ascending = [*range(200)]
+    for keys in (ascending, [*ascending, 199, 300], [*ascending, 0], [0]):
+        table = pa.table({"id": pa.array(keys, pa.int64())})
+        last = [len(keys) - 1 - keys[::-1].index(one) for one in keys]
+        assert keys_of_rows.last_of_key(table, ("id",)).to_pylist() == last
+
+    monkeypatch.setattr(keys_of_rows.pc, "index_in", None)
+    texts = pa.table({"id": [f"{number:04}" for number in ascending]})
+    assert keys_of_rows.last_of_key(texts, ("id",)).to_pylist() == ascending
 
 
 def test_the_sums_of_kept_and_superseded_rows_balance():

@@ -138,6 +138,21 @@ def test_values_of_each_length_are_hashed_as_documented(on, monkeypatch):
     assert row_setsum(rows) == sum((Setsum.from_digest(item) for item in items(rows)), Setsum.ZERO)
 
 
+@pytest.mark.parametrize("on", ALL, ids=["arrow", "ints", "numpy"])
+def test_short_and_long_values_at_any_place_of_a_buffer_are_hashed_as_documented(on, monkeypatch):
+    monkeypatch.setattr(rowsum, "arithmetic", lambda rows: on)
+    values = [b"", b"abc", b"x" * 40, b"0123456789", None, b"y" * 2000, b"z" * 31, b"q"]
+
+    each = [documented() if value is None else documented((1, value)) for value in values]
+    for number in range(len(values)):
+        order = [*range(number, len(values)), *range(number)]
+        turned = one(pa.binary(), [values[at] for at in order])
+        for size in (1, 2, 5):
+            for start in range(0, len(values), size):
+                found = row_setsum(turned.slice(start, size))
+                assert found == sum((Setsum.from_digest(each[at]) for at in order[start : start + size]), Setsum.ZERO)
+
+
 def test_numpy_is_used_only_if_it_is_loaded(monkeypatch):
     assert arithmetic(1000) is with_numpy(np)
     assert arithmetic(1) is INTS

@@ -25,7 +25,8 @@ Values other than numbers have canonical bytes:
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from itertools import pairwise
 from struct import pack
 from typing import Any, Final
 
@@ -52,6 +53,7 @@ _EMPTY: Final = pa.scalar(b"", _BYTES)
 _LIST_KINDS: Final = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list, pa.types.is_map)
 _TOMBSTONE: Final = pa.field(TOMBSTONE, pa.bool_(), metadata={FIELD_ID: "-1"})
 _WORDS: Final = {1: pa.uint8(), 2: pa.uint16(), 4: pa.uint32(), 8: pa.uint64()}
+_SLICED_BYTES: Final = 512  # mean length
 _SLICE_ROWS: Final = 8192
 _SLICE_BYTES: Final = 32 << 20
 
@@ -186,10 +188,9 @@ def _bytes(on: Arithmetic, column: pa.LargeBinaryArray) -> tuple[Words, Words]:
     longs = is_long.true_count
     if longs == 0:
         return _short(on, column, lengths)
-    rows = pc.indices_nonzero(is_long)
     if longs == len(column):
-        return _long(on, column, rows)
-    is_short = pc.invert(is_long)
+        return _long(on, column)
+    rows, is_short = pc.indices_nonzero(is_long), pc.invert(is_long)
     short = _short(on, column.filter(is_short), lengths.filter(is_short))
     order = pc.array_sort_indices(pa.concat_arrays([pc.indices_nonzero(is_short), rows]))
     first, second = (on.gathered(few, many, order) for few, many in zip(short, _long(on, column, rows), strict=True))
@@ -198,11 +199,8 @@ def _bytes(on: Arithmetic, column: pa.LargeBinaryArray) -> tuple[Words, Words]:
 
 def _short(on: Arithmetic, column: pa.LargeBinaryArray, lengths: pa.Array) -> tuple[Words, Words]:
     words = -(-max(1, pc.max(lengths).as_py()) // 8)  # words of zeros add nothing
-    zeros = pa.scalar(bytes(8 * words), _BYTES)
-    padded = pc.binary_slice(pc.binary_join_element_wise(column.fill_null(b""), zeros, _EMPTY), 0, 8 * words)
-    flat = pa.Array.from_buffers(pa.uint64(), len(column) * words, [None, padded.buffers()[2]])
     sums = [_bits(on, lengths)] * 2
-    for index, word in enumerate(on.transposed(flat, words)):
+    for index, word in enumerate(on.texts(column, words)):
         sums = [
             on.add(total, on.mix(on.multiply(word, on.constant(factors[index]))))
             for total, factors in zip(sums, _WORD_FACTORS, strict=True)
@@ -210,11 +208,17 @@ def _short(on: Arithmetic, column: pa.LargeBinaryArray, lengths: pa.Array) -> tu
     return sums[0], sums[1]
 
 
-def _long(on: Arithmetic, column: pa.LargeBinaryArray, rows: pa.Array) -> tuple[Words, Words]:
-    ends, body = _ends(column), memoryview(column.buffers()[2])
-    spans = zip(ends.take(rows).to_pylist(), ends.take(pc.add(rows, 1)).to_pylist(), strict=True)
-    digests = b"".join([xxh3_128_digest(body[start:end]) for start, end in spans])
-    flat = pa.Array.from_buffers(pa.uint64(), 2 * len(rows), [None, pa.py_buffer(digests)])
+def _long(on: Arithmetic, column: pa.LargeBinaryArray, rows: pa.Array | None = None) -> tuple[Words, Words]:
+    """Return two words for each value, or for each value in these rows."""
+    ends = _ends(column).to_pylist()
+    count = len(column) if rows is None else len(rows)
+    if ends[-1] - ends[0] < _SLICED_BYTES * count:
+        digests: Iterable[bytes] = map(xxh3_128_digest, (column if rows is None else column.take(rows)).to_pylist())
+    else:  # slices copy no bytes, but take longer to make
+        body = memoryview(column.buffers()[2])
+        spans = pairwise(ends) if rows is None else [(ends[row], ends[row + 1]) for row in rows.to_pylist()]
+        digests = [xxh3_128_digest(body[start:end]) for start, end in spans]
+    flat = pa.Array.from_buffers(pa.uint64(), 2 * count, [None, pa.py_buffer(b"".join(digests))])
     first, second = on.transposed(flat, 2)
     return first, second
 
