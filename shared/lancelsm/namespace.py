@@ -66,7 +66,13 @@ class Namespace:
         return f"{self._root.rstrip('/')}/{name}{_SUFFIX}"
 
     def __getitem__(self, name: str) -> Table:
-        """Open a table. Raises the same errors as `lancelsm.open`."""
+        """Open a table.
+
+        Raises:
+            Invalid: it is not a name, there is no table of this name, or a newer release created it.
+            Corrupt: the table's configuration is unreadable or contradicts the base.
+            Unavailable: a store or the registry did not answer.
+        """
         return open(self.uri(name), storage_options=self._storage_options)
 
     def __contains__(self, name: object) -> bool:
@@ -100,7 +106,24 @@ class Namespace:
     ) -> Table:
         """Create the table `NAME.lance` below the root and open it.
 
-        Arguments, errors, and what holds after a crash are those of `lancelsm.create`.
+        Args:
+            name: letters, digits, `_`, `-` and `.`.
+            data_or_schema: an Arrow schema, or the first rows, which become version 1 of the base.
+            primary_key: the key columns, in order.
+            regions: the region spec, such as `bucket(id, 4)`; by default the table has one region.
+            registry: `sqlite` (default for paths), `object` (default for URLs) or `dynamodb:NAME`.
+            owner: the owner name that ordinary writers share.
+            settings: values by name, stored in the table's configuration.
+            indexes: the indexes to create: by column a kind, or a mapping with `kind` and its options.
+            ttl: how long a row lives, such as `7d on created_at`.
+            exist_ok: if a table with the same columns, key and region spec exists there, open it.
+
+        Raises:
+            Invalid: it is not a name, a table or another dataset exists there, or an argument is not valid.
+            Contended: another process is creating a table there.
+            Unavailable: a store or the registry did not answer.
+
+        After an error or a crash, the same call continues where this one stopped.
         """
         return create(
             self.uri(name),

@@ -86,6 +86,15 @@ def test_no_module_has_the_name_of_a_public_function() -> None:
     assert modules & set(lancelsm.__all__) == set(), "an import of the module would hide the function"
 
 
+DOCUMENTED = {**PUBLIC, **FUNCTIONS, **SPARK, **{n: f for o, k in CLIENT.items() for n, f in callables(o, k)}}
+
+
+@pytest.mark.parametrize("name", sorted(DOCUMENTED))
+def test_a_public_docstring_stands_alone(name: str) -> None:
+    pointers = r"\b[Ss]ee `|[Tt]he same (errors )?as (in )?`|Return as `|those of `|errors as `|as `[A-Z]\w+\.\w+` does"
+    assert re.findall(pointers, inspect.getdoc(DOCUMENTED[name]) or "") == []
+
+
 def test_a_public_type_is_any_only_for_a_reason() -> None:
     kinds = {**{name: kind for name, kind in CLASSES.items() if name not in VALUES}, **CLIENT}
     calls = {name: found for owner, kind in CLIENT.items() for name, found in callables(owner, kind)}

@@ -129,17 +129,28 @@ class Client:
 
         Raises:
             Invalid: a value can't be encoded as JSON, and no row was taken; or the client is closed.
-            Invalid, Fenced, Corrupt, Unavailable, Ambiguous: a request failed, see `Client`.
+            Invalid, Fenced, Corrupt, Unavailable, Ambiguous: an earlier request of the table failed. Its rows stay in
+                the buffer, and the error says what to do.
         """
         self._take(table, rows, "upsert")
 
     @checked
     def delete(self, table: str, keys: ArrowLike) -> None:
-        """Buffer deletes, like `upsert`. `keys` are dicts or Arrow data with only the key columns."""
+        """Buffer deletes, to be sent through the queue in order with upserts. Return when they are buffered or sent.
+
+        Args:
+            table: its name in the deployment, or its URI.
+            keys: dicts or Arrow data with only the key columns.
+
+        Raises:
+            Invalid: a value can't be encoded as JSON, and no key was taken; or the client is closed.
+            Invalid, Fenced, Corrupt, Unavailable, Ambiguous: an earlier request of the table failed. Its rows stay in
+                the buffer, and the error says what to do.
+        """
         self._take(table, keys, "delete")
 
     def flush(self) -> None:
-        """Send all buffered rows and return when the queue has them. Raises the first table's error, see `Client`."""
+        """Send all buffered rows and return when the queue has them. Raises the error of the first table that fails."""
         with self._lock:
             buffers = list(self._buffers.values())
         for buffer in buffers:
@@ -213,11 +224,15 @@ class Client:
             partial: columns that the rows leave out keep their values.
 
         Returns:
-            The entries, and how many rows their condition `skipped`. See `lancelsm.Table.upsert`.
+            The entries, and how many rows their condition `skipped`.
 
         Raises:
             Contended: other writers were faster; retry. With `if_unchanged` also: a row has changed; read again.
-            Invalid, Fenced, Unavailable, Corrupt, Ambiguous: see `write`.
+            Invalid: a row or an option does not fit, or a region is sealed.
+            Fenced: another owner holds a region.
+            Unavailable: nothing was written to a region. Retry.
+            Corrupt: a region is damaged.
+            Ambiguous: no reply; the rows may be written. The call is not repeated.
         """
         pieces = list(encode_rows(rows, op="upsert", limit=1 << 62))
         if not pieces:
@@ -232,18 +247,28 @@ class Client:
 
         Args:
             where: an SQL condition; `true` matches every row.
-            set: an SQL expression by column, such as `{"n": "n + 1"}`. See `lancelsm.Table.update`.
+            set: an SQL expression by column, such as `{"n": "n + 1"}`. It sees the old values of the row.
 
-        Raises: the same errors as `apply`.
+        Raises:
+            Invalid: a row or an argument does not fit; or a region is sealed.
+            Fenced: another owner holds a region.
+            Contended, Unavailable: nothing was written to a region. Retry.
+            Corrupt: a region is damaged.
+            Ambiguous: no reply; the rows may be written.
         """
         payload = json.dumps({"table": table, "op": "update", "where": where, "set": set}, ensure_ascii=False)
         return _committed(self._once("apply", payload.encode(), table))
 
     @checked
     def delete_where(self, table: str, where: str) -> Committed:
-        """Delete every row that matches a condition, without the queue. See `lancelsm.Table.delete`.
+        """Delete every row that matches an SQL condition, without the queue. Return when no new read shows them.
 
-        Raises: the same errors as `apply`.
+        Raises:
+            Invalid: a row or an argument does not fit; or a region is sealed.
+            Fenced: another owner holds a region.
+            Contended, Unavailable: nothing was written to a region. Retry.
+            Corrupt: a region is damaged.
+            Ambiguous: no reply; the rows may be written.
         """
         payload = json.dumps({"table": table, "op": "delete", "where": where}, ensure_ascii=False)
         return _committed(self._once("apply", payload.encode(), table))
@@ -253,10 +278,13 @@ class Client:
         """Read the rows of some keys, with a token for `apply(rows, if_unchanged=token)`.
 
         Args:
-            keys: see `Table.get`.
+            keys: values for a key of one column, tuples for a key of several, or dicts of the key columns.
             columns: the columns to return; all by default.
 
-        Raises: the same errors as `query`.
+        Raises:
+            Invalid: a column, key or condition is not valid, or snapshot not found.
+            Corrupt: an object is missing or damaged.
+            Unavailable: no reply.
         """
         request = {"keys": list(keys), "columns": None if columns is None else list(columns), "token": True}
         document = self._read(table, request)
@@ -276,7 +304,8 @@ class Client:
         """Read rows. All rows acknowledged before this call are included.
 
         Args:
-            keys: the keys of the rows to get, see `Table.get`; by default all rows that match `where`.
+            keys: the keys of the rows to get: values for a key of one column, tuples for a key of several, or dicts of
+                the key columns; by default all rows that match `where`.
             columns: the columns to return; all by default.
             where: an SQL condition.
             limit: return at most this many rows.
@@ -372,7 +401,8 @@ class Client:
 
         Raises:
             Invalid: a field is not valid, or pyarrow is not installed.
-            Corrupt, Unavailable: see `query`.
+            Corrupt: an object is missing or damaged.
+            Unavailable: no reply.
         """
         request = {**fields, "vector": to_list(fields.get("vector")), "format": "arrow"}
         document = self._read(table, request)
@@ -380,7 +410,13 @@ class Client:
 
     @checked
     def count(self, table: str, *, where: str | None = None, at: str | None = None) -> int:
-        """Count the rows that match a condition, now or in the snapshot `at`. Raises the same errors as `query`."""
+        """Count the rows that match a condition, now or in the snapshot `at`.
+
+        Raises:
+            Invalid: a column, key or condition is not valid, or snapshot not found.
+            Corrupt: an object is missing or damaged.
+            Unavailable: no reply.
+        """
         return int(self._read(table, {"where": where, "count": True, "at": at})["count"])
 
     def _rows(self, document: Document) -> list[dict[str, Any]]:

@@ -9,7 +9,13 @@ from lancelsm.common.layout import Position, RegionId
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommittedEntry:
-    """One log entry with acknowledged rows."""
+    """One log entry with acknowledged rows.
+
+    Args:
+        region: the id of its region.
+        position: its position in the log of the region, from 1.
+        rows: how many rows and deletes it has.
+    """
 
     region: RegionId
     position: Position

@@ -34,13 +34,21 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ran:
-    """What a background runner did."""
+    """What a background runner did.
 
-    generations: int = 0  # written by flushes
+    Args:
+        generations: how many generations flushes wrote.
+        merged_generations: how many generations merges brought into the base.
+        merges: how many merges did that.
+        compactions: how often fragments of the base were rewritten.
+        compacted_generations: how many generations were replaced by larger ones.
+    """
+
+    generations: int = 0
     merged_generations: int = 0
     merges: int = 0
-    compactions: int = 0  # of the base
-    compacted_generations: int = 0  # replaced by larger ones
+    compactions: int = 0
+    compacted_generations: int = 0
 
 
 class _Ages:

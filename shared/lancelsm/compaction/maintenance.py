@@ -60,13 +60,20 @@ _STAGED_BYTES = 128 << 20  # of rows; from more of them, a generation is written
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Flushed:
-    """One generation that a flush wrote."""
+    """One generation that a flush wrote.
+
+    Args:
+        generation: its number in the region, from 1.
+        rows: how many rows it has, with tombstones.
+        path: its directory, relative to the table.
+        through: the position of the last log entry whose rows are in it.
+    """
 
     region: RegionId
     generation: Generation
     rows: int
-    path: str  # relative to the table
-    through: Position  # the last WAL entry in the generation
+    path: str
+    through: Position
 
 
 def flush_table(handle: TableHandle) -> list[Flushed]:

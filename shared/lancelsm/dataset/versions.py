@@ -17,8 +17,13 @@ from lancelsm.dataset.native import read_errors
 class BaseVersion:
     """One version of a base.
 
-    `operation` is Lance's name of the operation that created the version; None if pylance can't decode it. `merged` has
-    the counters that the version changed; None if this is unknown because the version before is gone.
+    Args:
+        version: its number.
+        time: when it was committed, in UTC.
+        operation: Lance's name of the operation that created it; None if pylance can't decode it.
+        rows: how many rows it has.
+        merged: by region, the newest generation that it merged; None if this is unknown because the version before is
+            gone.
     """
 
     version: int

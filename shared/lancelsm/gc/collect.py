@@ -33,7 +33,14 @@ PHASES = ("idle", "marked", "committed", "swept")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
-    """An object that a round deletes, or would delete."""
+    """An object that a round deletes, or would delete.
+
+    Args:
+        path: its key, relative to the table.
+        kind: what it is, such as `generation`, `entry` or `base_file`.
+        bytes: its size.
+        why: why it is no longer needed.
+    """
 
     path: str
     kind: str

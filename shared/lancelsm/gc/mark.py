@@ -100,7 +100,13 @@ class Survey:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kept:
-    """An object that stays, and the reason."""
+    """An object that stays, and the reason.
+
+    Args:
+        path: its key, relative to the table.
+        kind: what it is, such as `generation` or `entry`.
+        why: what needs it, such as a snapshot or a cursor.
+    """
 
     path: str
     kind: str

@@ -70,7 +70,10 @@ class CursorLag:
 
 
 class Changes:
-    """A stream of changes; see `Table.changes`. It can be iterated once, by one thread at a time."""
+    """The committed upserts and deletes of a table, in commit order in each region. `Table.changes` returns it.
+
+    It can be iterated once, by one thread at a time.
+    """
 
     def __init__(
         self,
@@ -128,7 +131,8 @@ class Changes:
 
         Raises:
             Invalid: the stream has no cursor, or a position is before the cursor.
-            Contended, Unavailable: see `history.cursor.save_cursor`.
+            Contended: another consumer moved the cursor, or collections overtook the change several times.
+            Unavailable: the registry did not answer; the cursor may have moved. Save again.
         """
         if self._pin is None:
             raise Invalid("the stream has no cursor", remedy="Name one: changes(cursor=...)", table=self._context.uri)

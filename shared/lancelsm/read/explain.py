@@ -31,11 +31,17 @@ _SEARCHED = ("IVF_", "INVERTED")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadLevel:
-    """A level that a read took rows from: the base, or with a region a generation or (without a number) its log."""
+    """A level that a read took rows from.
+
+    Args:
+        region: the id of its region; None for the base.
+        generation: the number of the generation; None for the base and for the log of a region.
+        rows: how many rows it has, with tombstones; None if Lance's writer did not record it.
+    """
 
     region: RegionId | None
     generation: Generation | None
-    rows: int | None  # stored, with tombstones; None: Lance's writer did not record it
+    rows: int | None
 
     @property
     def name(self) -> str:
@@ -53,7 +59,7 @@ class SkippedLevel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestCount:
-    """How many requests of a kind a read sent, and the bytes that they returned."""
+    """How many requests of a kind, such as `objects.get`, a read sent, and the bytes that they returned."""
 
     kind: str
     count: int
@@ -62,7 +68,7 @@ class RequestCount:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadStep:
-    """A step of a read, and the time that it took in seconds."""
+    """A step of a read, such as `view` or `base`, and the seconds that it took."""
 
     name: str
     seconds: float

@@ -19,6 +19,9 @@ class IndexStatus:
     """An index of a table.
 
     Args:
+        columns: the columns that it is on.
+        kind: as Lance names it, such as `IVF_PQ`.
+        metric: the distance of a vector index, such as `l2`; else None.
         rows: rows of the base that it covers.
         rows_without: rows of the base and of pending generations that a search reads without it.
         generations: listed generations that have it.

@@ -42,7 +42,14 @@ class ProblemKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableProblem:
-    """What another tool did to a table, and what to do about it. `region` is the shard or region, if it is in one."""
+    """What another tool did to a table, and what to do about it.
+
+    Args:
+        kind: one word for programs.
+        message: what was found, in one sentence.
+        remedy: what to do.
+        region: the id of the region or shard, if it is in one.
+    """
 
     kind: ProblemKind
     message: str

@@ -24,7 +24,21 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegionStatus:
-    """The status of one region, from its head, its manifest and the base."""
+    """The status of one region, from its head, its manifest and the base.
+
+    Args:
+        region: its id.
+        values: the values of the region spec that its rows have, by name.
+        epoch: rises with each claim.
+        owner: the name under which writers write to it.
+        status: `open` or `sealed`.
+        next_position: the position of the next log entry.
+        generations: how many generations wait to be merged; one that replaced others counts once.
+        merged_generation: the number of the newest generation that is in the base; 0 if none is.
+        newest_generation: the number of the newest generation; 0 if there is none.
+        wal_rows: how many rows of the log wait for a flush.
+        wal_bytes: their bytes in the log.
+    """
 
     region: RegionId
     values: Mapping[str, Value | None]
@@ -32,10 +46,10 @@ class RegionStatus:
     owner: str
     status: str
     next_position: int
-    generations: int  # not merged yet; a compacted one counts once
+    generations: int
     merged_generation: int
     newest_generation: int
-    wal_rows: int  # not flushed yet
+    wal_rows: int
     wal_bytes: int
 
 
@@ -43,8 +57,13 @@ class RegionStatus:
 class TableStatus:
     """The status of a table.
 
-    `ttl` says how long rows live; None if they don't expire. `problems` says what other tools did to the table;
-    `read_status` leaves it empty.
+    Args:
+        table: its location.
+        base_version: the newest version of the base.
+        regions: the status of each region.
+        indexes: the progress of each index.
+        ttl: how long rows live; None if they don't expire.
+        problems: what other tools did to the table.
     """
 
     table: str

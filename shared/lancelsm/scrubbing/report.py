@@ -40,7 +40,13 @@ class ObjectKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
-    """A wrong object or record. `path` is the key relative to the table, or `partition/sort` of a record."""
+    """A wrong object or record.
+
+    Args:
+        path: its key, relative to the table; of a record `partition/sort`.
+        kind: what it is, such as `generation`.
+        problem: what is wrong with it, in one sentence.
+    """
 
     path: str
     kind: ObjectKind

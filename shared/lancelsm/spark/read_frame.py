@@ -33,14 +33,15 @@ def read(
 
     Args:
         columns: their names, in order; all by default.
-        where: a condition, see `Table.scan`.
+        where: an SQL condition over the table's columns, in Lance's dialect.
         at: the name of a snapshot; by default a snapshot is made for the DataFrame.
         ttl: how long that snapshot lives, in seconds or as text such as `15m`, unless a running task renews it. An
             action that begins later fails.
 
     Raises:
         Invalid: there is no such table, snapshot or column, or Spark has no type for a column.
-        Corrupt, Unavailable: see `Table.snapshot`.
+        Corrupt: an object that the snapshot needs is missing or damaged.
+        Unavailable: a store or the registry did not answer.
     """
     from pyspark.sql.pandas.types import from_arrow_schema
 

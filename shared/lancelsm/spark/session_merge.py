@@ -22,8 +22,11 @@ def merge(session: SparkSession, uri: str) -> Merged:
     Executors read and write the objects of the table with the credentials that they have. The driver commits.
 
     Raises:
-        Invalid: the executors lack lancelsm or run another Python; or see `Table.merge`.
-        Contended, Ambiguous, Unavailable, Corrupt: see `Table.merge`.
+        Invalid: the executors lack lancelsm or run another Python; or another tool changed the base.
+        Contended: another process merges or optimizes the table, or keeps changing the base. Retry.
+        Ambiguous: the commit may have happened. Merge again: generations are not merged twice.
+        Unavailable: a store did not answer; nothing was committed. Retry.
+        Corrupt: the base belongs to another table, or a generation is missing or damaged.
     """
     handle = open_table(uri)
     with job_errors(table=handle.context.uri):

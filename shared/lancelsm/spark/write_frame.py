@@ -77,7 +77,9 @@ def write(
         Invalid: a column is missing or unknown, a value does not fit, or the executors lack lancelsm. Rows of other
             regions and earlier entries may be written: correct it, then run the job again.
         Contended: four jobs without `txn_app` run already, or a region remembers 16 other names.
-        Fenced, Ambiguous, Unavailable, Corrupt: see `Table.upsert`. Run the job again.
+        Fenced: another owner holds a region.
+        Ambiguous, Unavailable: a store or the registry did not answer. With `txn_app`, run the job again.
+        Corrupt: the log or the head of a region is damaged.
     """
     if op not in WRITE_OPS:
         raise Invalid(f"op is {op!r}", remedy=f"Give one of {', '.join(WRITE_OPS)}", field="op")

@@ -82,7 +82,8 @@ def create(
         indexes: the indexes to create, by column: a kind, as in `{"vec": "IVF_SQ", "text": "INVERTED"}`, or a mapping
             with `kind` and the other arguments of `Table.create_index`, as in `{"vec": {"kind": "IVF_PQ",
             "num_sub_vectors": 16}}`.
-        ttl: how long a row lives, counted from its value in a column: `7d on created_at`; see `Table.set_ttl`.
+        ttl: how long a row lives, counted from its value in a column: `7d on created_at`, or
+            `0s on expires_at` if the column has the end of life. By default rows don't expire.
         storage_options: options of the object store, as Lance takes them.
         exist_ok: if a table with the same columns, key and region spec exists there, open it. It gets no rows, and it
             keeps its registry, owner, settings and indexes. With other columns, key or spec it is `Invalid`.
@@ -131,15 +132,17 @@ def open(  # noqa: A001 - read as lancelsm.open
     """Open a table at a path or URL.
 
     Args:
-        at: the name of a snapshot, a version of the base, or a time such as `2026-11-01T00:00:00Z`; see `Table.at`. The
-            table is then read-only and always shows the same rows.
+        at: the name of a snapshot, a version of the base, or a time such as `2026-11-01T00:00:00Z`, which means
+            the newest version that was committed until then. The table is then read-only and always shows the same
+            rows.
         settings: values by name for this object only; they override the environment and the table's own settings.
         storage_options: options of the object store, as Lance takes them.
         owner: an owner name for this writer alone; it claims each region at its first write. By default the name that
             ordinary writers of the table share.
 
     Raises:
-        Invalid: there is no table at this location, a newer release created it, or see `Table.at`.
+        Invalid: there is no table at this location, a newer release created it, a setting is not valid, or the
+            snapshot or version is not found or was collected.
         Corrupt: the table's configuration is unreadable or contradicts the base.
         Unavailable: a store or the registry did not answer.
 

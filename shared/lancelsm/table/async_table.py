@@ -77,7 +77,8 @@ class AsyncRows:
 
 
 class AsyncTable:
-    """A table whose calls are awaited; `lancelsm.open_async` returns it. Arguments and errors are those of `Table`.
+    """A table whose calls are awaited; `lancelsm.open_async` returns it. Each call takes and raises what the
+    call of `Table` with its name does.
 
     Cancelling a call does not stop its thread: a write that was cancelled may still be committed. For many small
     writes use `async with table.table.writer() as writer` and `await writer.submit_async(row)`.
@@ -118,7 +119,17 @@ class AsyncTable:
     search = _rows_in_thread(Table.search)
 
     async def at(self, at: At) -> AsyncTable:
-        """Return the table at a snapshot, at a version of the base, or at a time, as `Table.at` does."""
+        """Return the table at a snapshot, at a version of the base, or at a time. It is read-only.
+
+        Args:
+            at: the name of a snapshot, the version of the base as an integer, or a time such as `2026-11-01T00:00:00Z`.
+
+        Raises:
+            Invalid: the snapshot or version is not found, has expired or was collected.
+            Contended: collections kept overtaking the call. Retry.
+            Corrupt: the base or a record of the registry is damaged.
+            Unavailable: a store or the registry did not answer.
+        """
         return AsyncTable(await asyncio.to_thread(self.table.at, at))
 
 
@@ -130,6 +141,20 @@ async def open_async(
     owner: str | None = None,
     at: At | None = None,
 ) -> AsyncTable:
-    """Open a table for asyncio. Arguments and errors are those of `lancelsm.open`."""
+    """Open a table for asyncio, at a path or URL.
+
+    Args:
+        settings: values by name for this object only; they override the environment and the table's own settings.
+        storage_options: options of the object store, as Lance takes them.
+        owner: an owner name for this writer alone; by default the name that ordinary writers of the table share.
+        at: the name of a snapshot, a version of the base, or a time such as `2026-11-01T00:00:00Z`: the table is then
+            read-only and always shows the same rows.
+
+    Raises:
+        Invalid: there is no table at this location, a newer release created it, or the snapshot or version is not
+            found.
+        Corrupt: the table's configuration is unreadable or contradicts the base.
+        Unavailable: a store or the registry did not answer.
+    """
     opened = functools.partial(open_table, settings=settings, storage_options=storage_options, owner=owner, at=at)
     return AsyncTable(await asyncio.to_thread(opened, uri))

@@ -27,9 +27,10 @@ class TableColumns(TableWrites):
 
         Args:
             type: a type of Arrow, or its name, such as `int64`, `string` or `timestamp[us, tz=UTC]`. Other text is an
-                SQL expression, see `update`: the column has its type, integers have 64 bits, and all rows that are
-                there get its value by an `update`, which holds them in memory. Rows that are written later have null if
-                they leave the column out. For a table that is larger than memory, give a type, and update it in parts.
+                SQL expression over the columns, such as `price * quantity`: the column has its type, integers have 64
+                bits, and all rows that are there get its value by an `update`, which holds them in memory. Rows that
+                are written later have null if they leave the column out. For a table that is larger than memory, give a
+                type, and update it in parts.
             default: the value of the column in all rows that are there, and in rows that are written without it later.
                 Not with an expression.
 
@@ -68,12 +69,17 @@ class TableColumns(TableWrites):
 
     @checked
     def drop_column(self, name: str) -> int:
-        """Drop a column. Its values are gone for every read of now; snapshots keep them. Return as `add_column` does.
+        """Drop a column. Its values are gone for every read of now; snapshots keep them.
+
+        Returns:
+            The number of the version of the columns that has the change.
 
         Raises:
             Invalid: the table has no such column, or it can't be changed: it is of the primary key, the region spec,
                 `sequence_by` or the time to live, or has an index.
-            Contended, Ambiguous, Unavailable: see `add_column`.
+            Contended: another process, such as a merge, worked on the base until the retry budget was spent. Nothing
+                was changed.
+            Ambiguous, Unavailable: the change may be in the base. Make the same call again: it finishes the change.
         """
         from lancelsm.admin.change_columns import drop_column  # noqa: PLC0415
 
@@ -82,11 +88,18 @@ class TableColumns(TableWrites):
 
     @checked
     def rename_column(self, name: str, to: str) -> int:
-        """Rename a column. Writes no row. Return as `add_column` does.
+        """Rename a column. Writes no row.
+
+        Returns:
+            The number of the version of the columns that has the change.
 
         Raises:
-            Invalid: see `drop_column`; or the new name is taken or not allowed.
-            Contended, Ambiguous, Unavailable: see `add_column`.
+            Invalid: the table has no such column, or it can't be changed: it is of the primary key, the region spec,
+                `sequence_by` or the time to live, or has an index;
+                or the new name is taken or not allowed.
+            Contended: another process, such as a merge, worked on the base until the retry budget was spent. Nothing
+                was changed.
+            Ambiguous, Unavailable: the change may be in the base. Make the same call again: it finishes the change.
         """
         from lancelsm.admin.change_columns import rename_column  # noqa: PLC0415
 
@@ -97,11 +110,18 @@ class TableColumns(TableWrites):
     def widen_column(self, name: str, type: pa.DataType | str) -> int:  # noqa: A002 - as in SQL
         """Give a column a wider type: a longer integer or float, a decimal with more digits, or large text or binary.
 
-        The column is written again for every row of the base. Return as `add_column` does.
+        The column is written again for every row of the base.
+
+        Returns:
+            The number of the version of the columns that has the change.
 
         Raises:
-            Invalid: see `drop_column`; or the type does not have all values of the old one.
-            Contended, Ambiguous, Unavailable: see `add_column`.
+            Invalid: the table has no such column, or it can't be changed: it is of the primary key, the region spec,
+                `sequence_by` or the time to live, or has an index;
+                or the type does not have all values of the old one.
+            Contended: another process, such as a merge, worked on the base until the retry budget was spent. Nothing
+                was changed.
+            Ambiguous, Unavailable: the change may be in the base. Make the same call again: it finishes the change.
         """
         from lancelsm.admin.change_columns import widen_column  # noqa: PLC0415
 
@@ -110,11 +130,17 @@ class TableColumns(TableWrites):
 
     @checked
     def set_nullable(self, name: str) -> int:
-        """Let a column be null. The opposite is not possible. Writes no row. Return as `add_column` does.
+        """Let a column be null. The opposite is not possible. Writes no row.
+
+        Returns:
+            The number of the version of the columns that has the change.
 
         Raises:
-            Invalid: see `drop_column`.
-            Contended, Ambiguous, Unavailable: see `add_column`.
+            Invalid: the table has no such column, or it can't be changed: it is of the primary key, the region spec,
+                `sequence_by` or the time to live, or has an index.
+            Contended: another process, such as a merge, worked on the base until the retry budget was spent. Nothing
+                was changed.
+            Ambiguous, Unavailable: the change may be in the base. Make the same call again: it finishes the change.
         """
         from lancelsm.admin.change_columns import set_nullable  # noqa: PLC0415
 

@@ -65,17 +65,21 @@ class TableHistory(OpenTable):
         the keys that are written meanwhile.
 
         Args:
-            at: see `Table.at`. A version lacks rows that were not merged yet at its commit: they are deleted.
+            at: the name of a snapshot, the version of the base as an integer, or a time such as
+                `2026-11-01T00:00:00Z`. A version lacks rows that were not merged yet at its commit: they are deleted.
 
         Returns:
             The number of rows written, keys deleted, and rows left since they were written after the comparison.
 
         Raises:
-            Invalid: see `Table.at`. Or its columns were replaced by another tool since, it takes no rows, or it was
-                dropped. A later call compares again.
+            Invalid: the snapshot is not found or has expired; the version was collected or does not exist; or the
+                version of that time is not known. Or the columns were replaced by another tool since, the table takes
+                no rows, or it was dropped. A later call compares again.
             Contended: other writers were faster until the retry budget was spent, the log was collected past the
                 comparison, or another call finished this restore. Call it again.
-            Fenced, Ambiguous, Unavailable, Corrupt: see `upsert`. Call it again to continue.
+            Fenced: another owner holds a region.
+            Ambiguous, Unavailable: a store or the registry did not answer. Call it again to continue.
+            Corrupt: an object of the table is missing or damaged.
         """
         from lancelsm.history.restore import restore_in_place  # noqa: PLC0415 - Lance is slow
 
@@ -139,7 +143,9 @@ class TableHistory(OpenTable):
 
         Raises:
             Invalid: the name is taken or not valid, or `ttl` is `never`; at the end also: the snapshot was lost.
-            Contended, Corrupt, Unavailable: see `snapshot`.
+            Contended: collections overtook the snapshot several times; it does not exist.
+            Corrupt: an object that the snapshot needs is missing or damaged.
+            Unavailable: a store or the registry did not answer; the snapshot may exist until it expires.
         """
         self._check_writable()
         seconds = self._time_to_live(ttl)
@@ -193,7 +199,8 @@ class TableHistory(OpenTable):
         """Create a cursor, or move it forward or back, in all regions or in one.
 
         Args:
-            start: see `changes`.
+            start: `earliest` (the oldest kept entry), `latest`, a position, Unix seconds as a float, or the next
+                position of each region of this table (`Changes.positions`).
             region: move only this region, given by its id; the cursor must exist and stays where it is in the others.
 
         Raises:

@@ -101,10 +101,10 @@ class TableMaintenance(OpenTable):
         Args:
             until_idle: True: do everything that can be done, due or not, then return. False: do what is due by the
                 table's settings, and never return.
-            engine: see `merge`.
+            engine: where merges run: `inprocess`, `spark`, or `auto`, which decides by the sizes of delta and base.
 
         Raises:
-            Invalid: another tool changed the base: see `merge`.
+            Invalid: another tool changed the base: the error names a version to restore.
             Corrupt: a region or the base is damaged.
             Contended, Ambiguous, Unavailable: only with `until_idle`; otherwise the step is tried again later.
         """
@@ -151,7 +151,7 @@ class TableMaintenance(OpenTable):
 
         Raises:
             Invalid: the table has no such index.
-            Corrupt: see `create_index`.
+            Corrupt: a head, a manifest, a generation or the base is missing or damaged.
             Contended, Unavailable: the index may still exist, and may no longer be maintained. Drop it again.
         """
         self._check_writable()

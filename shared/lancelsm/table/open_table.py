@@ -131,8 +131,9 @@ class OpenTable:
         keeps it from being collected until `close`, until the returned object is freed, or until its process ends.
 
         Args:
-            at: an integer is a version, see `history`. Text with `T` and a zone, such as `2026-11-01T00:00:00Z`, is a
-                time: it means the newest version that was committed until then. Other text is a snapshot's name.
+            at: an integer is a version of the base, as `history` lists them. Text with `T` and a zone, such as
+                `2026-11-01T00:00:00Z`, is a time: it means the newest version that was committed until then. Other
+                text is a snapshot's name.
 
         Raises:
             Invalid: the snapshot is not found or has expired; the version was collected or does not exist yet, or is

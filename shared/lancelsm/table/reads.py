@@ -104,9 +104,17 @@ class TableReads(TableSearch):
     ) -> int:
         """Count the live rows as of now. All rows acknowledged before the call are included.
 
-        Args: see `scan`.
+        Args:
+            where: an SQL condition over the table's columns, in Lance's dialect: text in single quotes, and backticks
+                around a column name that is not a plain word.
+            consistency: with `eventual` the count may be up to `max_staleness` seconds old.
+            max_staleness: above 0 and below the setting `collect_interval_seconds`.
 
-        Raises: the same errors as `scan`.
+        Raises:
+            Invalid: the condition is not valid SQL, `max_staleness` is missing or out of range, or the table is at a
+                snapshot that was dropped or has expired.
+            Corrupt: an object is missing or damaged; the error names it.
+            Unavailable: a store or the registry did not answer.
         """
 
         def read(view: View) -> int:
@@ -129,15 +137,25 @@ class TableReads(TableSearch):
     def count_rows(self, where: str | None = None) -> int:
         """Count the live rows as of now: `count` under the name that LanceDB and Lance use.
 
-        Raises: the same errors as `scan`.
+        Args:
+            where: an SQL condition over the table's columns, in Lance's dialect: text in single quotes, and backticks
+                around a column name that is not a plain word.
+
+        Raises:
+            Invalid: the condition is not valid SQL, or the table is at a snapshot that was dropped or has expired.
+            Corrupt: an object is missing or damaged; the error names it.
+            Unavailable: a store or the registry did not answer.
         """
         return self.count(where=where)
 
     @checked
     def head(self, n: int = 5) -> pa.Table:
-        """Return some live rows, at most `n`.
+        """Return some live rows, at most `n`, in no order.
 
-        Raises: the same errors as `scan`.
+        Raises:
+            Invalid: the table is at a snapshot that was dropped or has expired.
+            Corrupt: an object is missing or damaged; the error names it.
+            Unavailable: a store or the registry did not answer.
         """
         return self.scan(limit=n).to_arrow()
 
@@ -145,7 +163,10 @@ class TableReads(TableSearch):
     def to_arrow(self) -> pa.Table:
         """Return all live rows as of now. To read only some columns or rows, use `scan(...).to_arrow()`.
 
-        Raises: the same errors as `scan`.
+        Raises:
+            Invalid: the table is at a snapshot that was dropped or has expired.
+            Corrupt: an object is missing or damaged; the error names it.
+            Unavailable: a store or the registry did not answer.
         """
         return self.scan().to_arrow()
 
@@ -153,7 +174,10 @@ class TableReads(TableSearch):
     def to_batches(self) -> Iterator[pa.RecordBatch]:
         """Iterate over all live rows as of now in batches, without holding them all in memory.
 
-        Raises: the same errors as `scan`.
+        Raises:
+            Invalid: the table is at a snapshot that was dropped or has expired.
+            Corrupt: an object is missing or damaged; the error names it.
+            Unavailable: a store or the registry did not answer.
         """
         return self.scan().to_batches()
 
@@ -161,7 +185,10 @@ class TableReads(TableSearch):
     def to_pandas(self) -> DataFrame:
         """Return all live rows as of now as a pandas DataFrame.
 
-        Raises: the same errors as `scan`; also `Invalid`: pandas is not installed.
+        Raises:
+            Invalid: pandas is not installed; or the table is at a snapshot that was dropped or has expired.
+            Corrupt: an object is missing or damaged; the error names it.
+            Unavailable: a store or the registry did not answer.
         """
         return self.scan().to_pandas()
 
@@ -169,7 +196,11 @@ class TableReads(TableSearch):
     def to_polars(self) -> PolarsFrame:
         """Return all live rows as of now as a polars DataFrame. `lancelsm.polars_frame` is a lazy frame.
 
-        Raises: the same errors as `scan`; also `Invalid`: polars is not installed, or lacks the type of a column.
+        Raises:
+            Invalid: polars is not installed, or lacks the type of a column; or the table is at a snapshot that was
+                dropped or has expired.
+            Corrupt: an object is missing or damaged; the error names it.
+            Unavailable: a store or the registry did not answer.
         """
         return self.scan().to_polars()
 
@@ -222,7 +253,8 @@ class TableReads(TableSearch):
         """Read the live rows of these keys as of now, in no particular order. Keys without a row are left out.
 
         Args:
-            keys: see `delete`.
+            keys: one key or several: values for a key of one column; tuples for a key of several, in order; dicts; or
+                the key columns in any form that `upsert` takes. A tuple is one key of several columns, a list is many.
             columns: the columns to return, in this order; all by default.
             consistency: `strong`, or `eventual`: the rows may be up to `max_staleness` seconds old.
             max_staleness: with `eventual`, in seconds, above 0 and below the setting `collect_interval_seconds`.
@@ -231,7 +263,8 @@ class TableReads(TableSearch):
         Raises:
             Invalid: a key does not fit the schema, unknown column, or `max_staleness` is missing or out of range. At a
                 snapshot also: it was dropped or has expired.
-            Corrupt, Unavailable: see `scan`.
+            Corrupt: an object is missing or damaged; the error names it.
+            Unavailable: a store or the registry did not answer.
         """
         staleness = self._staleness(consistency, max_staleness)
         with error_context(table=self.uri):
@@ -287,7 +320,15 @@ class TableReads(TableSearch):
         The read is a `get` if there are keys, a `search` if there is a vector or a text, a `count` if `count` is true,
         else a `scan`. All its rows are read. It uses what this object has read before, as the same read would.
 
-        Raises: the same errors as that read; also `Invalid`: that read has no such argument.
+        Args: those of that read, which their methods describe; `count`: count the rows that match `where`.
+
+        Returns:
+            The steps with their requests, bytes and seconds, and the levels and regions that were left out and why.
+
+        Raises:
+            Invalid: that read has no such argument, or refuses one.
+            Corrupt: an object is missing or damaged; the error names it.
+            Unavailable: a store or the registry did not answer.
         """
         arguments: dict[str, Any] = {
             "keys": keys,
@@ -332,7 +373,8 @@ class TableReads(TableSearch):
         Raises:
             Invalid: the table has no such index; or it is open at a snapshot that was dropped or has expired, or that
                 does not keep what `index` needs.
-            Corrupt, Unavailable: see `scan`.
+            Corrupt: a head, a manifest or the base is missing or damaged.
+            Unavailable: a store or the registry did not answer.
         """
         if index is not None and self._at is not None:
             raise Invalid(

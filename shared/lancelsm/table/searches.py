@@ -59,7 +59,7 @@ class TableSearch(OpenTable):
             text_columns: the columns with the text, for plain words; by default all that have a text index. A query
                 object names its own columns.
             k: the number of rows to return, at most 1,000,000.
-            where: a condition that all returned rows match, see `scan`.
+            where: an SQL condition that all returned rows match.
             columns: the columns to return, in this order; by default all, then `_distance` for a vector, `_score` for
                 text, and `_relevance_score`, `_distance`, `_score` for both.
             metric: `l2`, `cosine`, `dot` or `hamming`; by default that of the index. Without an index `l2`, but
@@ -69,7 +69,8 @@ class TableSearch(OpenTable):
                 as the kind of the index needs.
             rerank: for both: `rrf`, reciprocal-rank fusion; or a function of the two results, each with its score,
                 that returns a table with the returned columns, best row first.
-            at: the snapshot, version or time to search, see `Table.at`.
+            at: the name of a snapshot, the version of the base as an integer, or a time such as
+                `2026-11-01T00:00:00Z`: search that state.
             consistency: `strong`, or `eventual`: the rows may be up to `max_staleness` seconds old.
             max_staleness: with `eventual`, in seconds, above 0 and below the setting `collect_interval_seconds`.
 
@@ -80,7 +81,8 @@ class TableSearch(OpenTable):
             Invalid: a column is unknown, has no vectors or no text index; the vector has another length; the metric is
                 not that of the index; the condition is not valid; an argument belongs to a vector or a text, and there
                 is none; or another argument is not valid.
-            Corrupt, Unavailable: see `scan`.
+            Corrupt: an object is missing or damaged; the error names it.
+            Unavailable: a store or the registry did not answer.
         """
         from lancelsm.read.search.search import read_request  # noqa: PLC0415
 

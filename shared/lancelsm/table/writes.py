@@ -117,7 +117,8 @@ class TableWrites(OpenTable):
         threads at once, with the live rows of that region. If one region fails, the others may be written.
 
         Args:
-            keys: see `delete`.
+            keys: one key or several: values for a key of one column; tuples for a key of several, in order; dicts; or
+                the key columns in any form that `upsert` takes. A tuple is one key of several columns, a list is many.
             fn: gets a table with the live rows of these keys, with all columns, in no order. It returns rows to upsert
                 in any form that `upsert` takes, an `Edits` with rows to upsert and keys to delete, or None. It may run
                 several times, so it must have no effects of its own, and it can't write to this table. All its changes
@@ -129,11 +130,13 @@ class TableWrites(OpenTable):
 
         Raises:
             Invalid: a key or a row does not fit the schema, a row has another key, or `atomic` excludes these keys.
-                Or see `upsert`.
+                Or a region is sealed, or the table was dropped or takes only change events.
             Contended: other writers were faster until the retry budget was spent. Nothing was written to that region.
             Ambiguous: the changes of one region may or may not be written. Repeating an increment may apply it twice,
                 so read first, or store in the row which operations it has.
-            Fenced, Unavailable, Corrupt: see `upsert`.
+            Fenced: another owner holds a region. Nothing was written to that region.
+            Unavailable: a store did not answer. Nothing was written to that region.
+            Corrupt: the log or the head of a region is damaged. No change of that region was acknowledged.
 
         Raises also what `fn` raises; then that region has no changes.
         """
@@ -166,24 +169,32 @@ class TableWrites(OpenTable):
 
     @checked
     def update(self, *, where: str, set: Mapping[str, str]) -> Committed:  # noqa: A002 - as in SQL
-        """Set columns of every row that matches a condition. Return as `upsert` does.
+        """Set columns of every row that matches a condition. Return when this is durable and visible to every new read.
 
         Each region changes exactly the rows that match right before its entry, from the values that they have there: a
         row that another writer changes meanwhile is checked and computed again. Regions are independent: if one fails,
         `regions_done` in the error names those that are done. The matching rows are held in memory.
 
         Args:
-            where: a condition, see `scan`; `true` matches every row.
+            where: an SQL condition over the table's columns, in Lance's dialect: text in single quotes, and backticks
+                around a column name that is not a plain word. `true` matches every row.
             set: an SQL expression in Lance's dialect for each column to set, such as `{"n": "n + 1", "state":
                 "'paid'"}`. It sees the old values of all columns of the row. A literal may be written as in JSON rows.
                 A sum or product that exceeds 64 bits wraps around, as in Lance. Lance has no CASE, subqueries or
                 intervals: use `transact` for these. The value is cast to the type of the column if nothing is lost,
                 so the time of now is `CAST(now() AS TIMESTAMP)`.
 
+        Returns:
+            The number of rows written, and one log entry per region that has changes.
+
         Raises:
             Invalid: the condition or an expression is not valid, or fails on a row; the value does not fit its column;
-                a column is unknown or a key column. Or see `upsert`.
-            Fenced, Ambiguous, Contended, Unavailable, Corrupt: see `upsert`.
+                a column is unknown or a key column. Or a region is sealed, or the table was dropped or takes only
+                change events.
+            Fenced: another owner holds a region. Nothing was written to that region.
+            Ambiguous: the rows of one region may or may not be written. Read, then decide.
+            Contended, Unavailable: nothing was written to that region. Retry.
+            Corrupt: the log or the head of a region is damaged. No row of that region was acknowledged.
         """
         self._check_takes_plain_writes()
         with error_context(table=self.uri):
@@ -193,16 +204,17 @@ class TableWrites(OpenTable):
 
     @checked
     def delete(self, keys: Keys | None = None, *, where: str | None = None) -> Committed:
-        """Delete rows by key, or every row that matches a condition. Return as `upsert` does.
+        """Delete rows by key, or every row that matches a condition. Return when no new read shows them.
 
         Deleting a key that has no row is not an error. With a condition, each region loses exactly the rows that match
         right before its entry: a row that another writer changes meanwhile is checked again. Regions are independent:
         if one fails, `regions_done` in the error names those that are done.
 
         Args:
-            keys: the key columns, in the same forms as the data of `upsert`; plain values for a key of one column,
-                tuples for a key of several. A tuple is then one key, a list is many.
-            where: a condition, see `scan`.
+            keys: one key or several: values for a key of one column; tuples for a key of several, in order; dicts; or
+                the key columns in any form that `upsert` takes. A tuple is one key of several columns, a list is many.
+            where: an SQL condition over the table's columns, in Lance's dialect: text in single quotes, and backticks
+                around a column name that is not a plain word.
 
         Returns:
             The number of keys deleted, and one log entry per region.
@@ -210,7 +222,10 @@ class TableWrites(OpenTable):
         Raises:
             Invalid: a key does not fit the schema, or the condition is not valid. Nothing was written. Or a region is
                 sealed, the table was dropped, or it takes only change events.
-            Fenced, Ambiguous, Contended, Unavailable, Corrupt: see `upsert`.
+            Fenced: another owner holds a region. Nothing was written to that region.
+            Ambiguous: the rows of one region may or may not be written. Read, then decide.
+            Contended, Unavailable: nothing was written to that region. Retry.
+            Corrupt: the log or the head of a region is damaged. No row of that region was acknowledged.
         """
         self._check_takes_plain_writes()
         if (keys is None) == (where is None):
@@ -273,7 +288,11 @@ class TableWrites(OpenTable):
                 other regions may be written; also for an event that empties the source table (op t).
             Contended: other writers were faster until the retry budget was spent, or a region remembers too many
                 sources. Call it again with the same events.
-            Fenced, Ambiguous, Unavailable, Corrupt: see `upsert`. With a source, call it again with the same events.
+            Fenced: another owner holds a region. Nothing was written to that region.
+            Ambiguous: the events of one region may or may not be applied. With a source, call it again with the same
+                events.
+            Unavailable: a store did not answer. Call it again with the same events.
+            Corrupt: the log or the head of a region is damaged. No event of that region was acknowledged.
         """
         from lancelsm.read.transact.change_capture import (  # noqa: PLC0415 - Lance is slow
             Access,
@@ -347,7 +366,7 @@ class TableWrites(OpenTable):
 
     @checked
     def writer(self, *, pipeline_depth: int = 1, exclusive: bool = False) -> Writer:
-        """Return a context that groups many small writes from many callers into few entries; see `Writer`.
+        """Return a `Writer`: a context that groups many small writes from many callers into few entries.
 
         Args:
             pipeline_depth: how many entries of a region may be in flight at once; more than 1 implies `exclusive`.

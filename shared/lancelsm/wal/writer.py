@@ -42,7 +42,7 @@ class Writer:
 
     `submit` is thread-safe and returns at once; `upsert` and `delete` wait for the acknowledgement. Leaving the
     context waits for everything that was submitted and raises the first error. It does not flush. With `async with`,
-    leaving it does not block the event loop; see `submit_async`.
+    leaving it does not block the event loop; `submit_async` is `submit` for it.
 
     Args:
         target: the table.
@@ -52,7 +52,7 @@ class Writer:
         exclusive: claim each region in a new epoch under a name that only this writer uses, and give it back at the
             end. Other writers get `Fenced` meanwhile; after a crash of this writer they get it until the region is
             claimed.
-        finish: see `region.resharding.newer_target`.
+        finish: finishes a reshard that was interrupted, for a writer that meets a sealed region.
 
     Raises:
         Invalid: `pipeline_depth` is less than 1.
@@ -111,12 +111,16 @@ class Writer:
         """Upsert whole rows, and wait until they are durable and visible.
 
         Args:
-            data: the same as in `Table.upsert`.
+            data: anything with `__arrow_c_stream__` (Arrow, polars, pandas), a mapping of columns, one row, or a list
+                of rows: dicts, dataclasses, named tuples or pydantic models.
 
         Raises:
             Invalid: a row doesn't fit, the writer is closed, a region is sealed, or the table was dropped.
             Unavailable: the buffer is full, the base lags too far behind, or a store did not answer.
-            Fenced, Contended, Ambiguous, Corrupt: see `lancelsm.errors`.
+            Fenced: another owner holds a region. Nothing was written to that region.
+            Contended: nothing was written to a region. Retry.
+            Ambiguous: the rows of a region may or may not be written. Read, then decide.
+            Corrupt: the log or the head of a region is damaged.
         """
         return self.submit(data).result()
 
@@ -124,9 +128,16 @@ class Writer:
         """Delete rows by key, and wait until the tombstones are durable and visible.
 
         Args:
-            keys: the same as in `Table.delete`.
+            keys: one key or several: values for a key of one column; tuples for a key of several, in order; dicts; or
+                the key columns in any form that `upsert` takes. A tuple is one key of several columns.
 
-        Raises: the same errors as `upsert`.
+        Raises:
+            Invalid: a key doesn't fit, the writer is closed, a region is sealed, or the table was dropped.
+            Unavailable: the buffer is full, the base lags too far behind, or a store did not answer.
+            Fenced: another owner holds a region.
+            Contended: nothing was written to a region. Retry.
+            Ambiguous: the deletes of a region may or may not be written. Delete again.
+            Corrupt: the log or the head of a region is damaged.
         """
         with error_context(table=self._target.context.uri):
             rows = deletes(keys, schema=self._known().schema)

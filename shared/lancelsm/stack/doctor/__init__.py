@@ -8,7 +8,14 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
-    """The result of one check. `remedy` says what to do if `ok` is false."""
+    """The result of one check.
+
+    Args:
+        name: what was checked, such as `base` or `regions`.
+        ok: whether nothing is wrong.
+        found: what the check found.
+        remedy: what to do if it is wrong; else empty.
+    """
 
     name: str
     ok: bool
