@@ -52,6 +52,7 @@ _TABLES, _WORK, _QUEUE = "LANCELSM_TABLES", "LANCELSM_WORK", "LANCELSM_QUEUE_URL
 _CHUNKS = "LANCELSM_DISPATCH_QUEUE_URL"
 _MAPPING = "LANCELSM_WRITE_MAPPING"
 _BACKUPS = "LANCELSM_BACKUPS"
+_REPORT = "LANCELSM_REPORT"  # the ARN that a click on the dashboard calls
 
 
 def _lance(description: str, *, seconds: int, local_seconds: int, environment: tuple[str, ...]) -> Shape:
@@ -129,6 +130,12 @@ SHAPES: Mapping[str, Shape] = {
         local_seconds=60,
         environment=(_TABLES,),
     ),
+    "report": _lance(
+        "Draws the tables for the dashboard. Writes nothing.",
+        seconds=60,
+        local_seconds=60,
+        environment=(_TABLES, "LANCELSM_REGISTRY", _REPORT),
+    ),
     "backup": _lance(
         "Copies the rows of each table that has changed to another bucket.",
         seconds=900,
@@ -166,6 +173,11 @@ def machine_arn(scope: Construct, stage: Stage, name: str) -> str:
 def live_name(stage: Stage, name: str) -> str:
     """Return the name by which everything invokes a function: that of its alias `live`."""
     return function_name(stage.name, name)
+
+
+def alias_arn(scope: Construct, stage: Stage, name: str) -> str:
+    """Return the ARN of the alias by which everything invokes a function, by its name."""
+    return _lambda_arn(scope, "function", live_name(stage, name))
 
 
 def _alias(function: lambda_.Function) -> lambda_.Alias:
@@ -238,6 +250,7 @@ class Functions(Construct):
             "LANCELSM_COMPACTION": live_name(stage, "compaction"),
             "LANCELSM_MERGE_MACHINE": machine_arn(self, stage, "merge"),
             _CHUNKS: self._chunks.queue_url,
+            _REPORT: alias_arn(self, stage, "report"),
             **{_queue_setting(name): queue.queue_url for name, queue in self._rounds.items()},
             **({_BACKUPS: stage.backups.uri} if stage.backups else {}),
         }
@@ -353,6 +366,7 @@ class Functions(Construct):
                 *objects(state, get=[*table, grants.RESULTS], put=[grants.RESULTS]),
                 *records(state),
             ],
+            "report": lambda: [*objects(state, get=table), *records(state)],
             "scrub": lambda: [*objects(state, get=table), *records(state), *self._in_rounds(name)],
             "backup": lambda: [
                 *objects(state, get=table),
@@ -379,12 +393,13 @@ class Functions(Construct):
         return (grants.advisory(self._state, "scrub"), *sending(self._state, self._rounds[name]))
 
     def _arn(self, resource: str, name: str) -> str:
-        return cdk.Stack.of(self).format_arn(
-            service="lambda",
-            resource=resource,
-            resource_name=name,
-            arn_format=cdk.ArnFormat.COLON_RESOURCE_NAME,
-        )
+        return _lambda_arn(self, resource, name)
+
+
+def _lambda_arn(scope: Construct, resource: str, name: str) -> str:
+    return cdk.Stack.of(scope).format_arn(
+        service="lambda", resource=resource, resource_name=name, arn_format=cdk.ArnFormat.COLON_RESOURCE_NAME
+    )
 
 
 def _queue_setting(name: str) -> str:

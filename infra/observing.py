@@ -10,6 +10,7 @@ from aws_cdk import aws_stepfunctions as sfn
 from constructs import Construct
 
 from infra.alarms import NAMESPACE, PERIOD, Alarm, Watched, alarms
+from infra.functions import alias_arn
 
 RUNBOOKS = "docs/operations/runbooks"
 
@@ -33,6 +34,7 @@ class Observing(Construct):
             widgets=[
                 [cw.AlarmStatusWidget(title="Alarms", alarms=list(self.alarms.values()), width=24, height=3)],
                 *self._rows(),
+                [self._tables()],
             ],
         )
 
@@ -103,6 +105,20 @@ class Observing(Construct):
                 ),
             ],
         ]
+
+    def _tables(self) -> cw.IWidget:
+        """Show the levels of each table, and the history of the one that waits the longest, as `report` draws it.
+
+        Each refresh is a call by the person who looks. It is not made while somebody only moves the time range.
+        """
+        return cw.CustomWidget(
+            title="Tables",
+            function_arn=alias_arn(self, self._stage, "report"),
+            update_on_time_range_change=False,
+            update_on_resize=False,
+            width=24,
+            height=18,
+        )
 
     def _waiting(self) -> list[cw.IWidget]:
         """Show what waits in tables, as `dispatch` measures it, and in which table and region."""

@@ -132,6 +132,12 @@ MAY: dict[str, list[Request]] = {
         ("dynamodb:DeleteItem", REGISTRY),
     ],
     "query": [("s3:GetObject", GENERATION), ("s3:PutObject", RESULT), ("s3:GetObject", RESULT)],
+    "report": [
+        ("s3:GetObject", MANIFEST),
+        ("s3:GetObject", BASE_VERSION),
+        ("dynamodb:Query", REGISTRY),
+        ("dynamodb:GetItem", REGISTRY),
+    ],
     "scrub": [("s3:GetObject", ENTRY), ("s3:GetObject", BASE_ROUND), ("dynamodb:Query", REGISTRY)],
     "dispatch": [
         ("s3:GetObject", CONFIG),
@@ -208,6 +214,16 @@ MAY_NOT: dict[str, list[Request]] = {
         ("dynamodb:UpdateItem", REGISTRY),
     ],
     "query": [("s3:PutObject", BASE_DATA), ("dynamodb:UpdateItem", REGISTRY), ("s3:GetObject", INBOX)],
+    "report": [
+        ("s3:PutObject", RESULT),
+        ("s3:PutObject", MANIFEST),
+        ("s3:DeleteObject", ENTRY),
+        ("s3:GetObject", INBOX),
+        ("dynamodb:UpdateItem", REGISTRY),
+        ("dynamodb:DeleteItem", REGISTRY),
+        ("dynamodb:Scan", REGISTRY),
+        ("lambda:InvokeFunction", COMPACTION),
+    ],
     "scrub": [("s3:PutObject", MANIFEST), ("dynamodb:UpdateItem", REGISTRY), ("dynamodb:DeleteItem", REGISTRY)],
     "dispatch": [
         ("s3:GetObject", ENTRY),

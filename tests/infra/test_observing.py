@@ -179,6 +179,7 @@ def test_the_context_asks_for_traces_of_functions_and_state_machines(chosen: Sta
 
 WIDGETS = {
     "Alarms": set(),
+    "Tables": set(),
     "Oldest row that waits: seconds": {"oldest_unflushed_seconds", "merge_lag_seconds"},
     "Largest log that waits: bytes": {"log_bytes"},
     "Most generations that wait, and runs of the schedule": {"pending_generations", "heartbeat"},
@@ -215,6 +216,10 @@ def test_the_dashboard_shows_these_metrics(prod: Stacks) -> None:
     }
     assert shown == WIDGETS
     assert len(widgets["Alarms"]["alarms"]) == len(alarms(prod))
+    assert widgets["Tables"]["endpoint"].endswith(":function:lancelsm-prod-report:live")
+    assert prod.functions()["report"]["Environment"]["Variables"]["LANCELSM_REPORT"]["Fn::Join"][1][-1].endswith(
+        ":function:lancelsm-prod-report:live"
+    )
     query = widgets["Where rows wait the most"]["query"]
     assert "filter message = 'waits'" in query
     assert "by measure, table, region" in query

@@ -24,7 +24,7 @@ from tests.unit.test_emr_states import Environment
 
 FUNCTIONS = {
     "ingest", "writer_flush", "apply", "region_claim", "compaction", "merger", "gc", "gc_sweep", "query", "scrub",
-    "dispatch",
+    "report", "dispatch",
 }  # fmt: skip
 
 

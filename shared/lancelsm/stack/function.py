@@ -24,6 +24,7 @@ from lancelsm.stack.tracing import traced
 
 T = TypeVar("T")
 Document = dict[str, Any]
+Answer = TypeVar("Answer")
 
 _MARGIN_SECONDS = 5.0  # reserved for the answer and for postponing messages of the queue
 _SHORTEST_SECONDS = 1.0
@@ -82,8 +83,8 @@ def setting(name: str, *, without: str) -> str:
     return value
 
 
-def function(work: Callable[[Document, FunctionCall], Document]) -> Callable[[Document, Context], Document]:
-    """Make a handler from a function of an event that returns a document.
+def function(work: Callable[[Document, FunctionCall], Answer]) -> Callable[[Document, Context], Answer]:
+    """Make a handler from a function of an event that returns a document, or a page as text.
 
     The handler raises errors of `lancelsm.errors` with `LsmError.document` in JSON as the message, and `Internal` with
     such a document for any other exception.
@@ -91,7 +92,7 @@ def function(work: Callable[[Document, FunctionCall], Document]) -> Callable[[Do
 
     load()
 
-    def handler(event: Document, context: Context) -> Document:
+    def handler(event: Document, context: Context) -> Answer:
         left = context.get_remaining_time_in_millis() / 1000 - _MARGIN_SECONDS
         telemetry = Telemetry(function=context.function_name)
         call = FunctionCall(id=context.aws_request_id, seconds=max(_SHORTEST_SECONDS, left), telemetry=telemetry)
@@ -99,8 +100,9 @@ def function(work: Callable[[Document, FunctionCall], Document]) -> Callable[[Do
             try:
                 with panics_as_errors():
                     document = work(event, call)
-                if document.get("statusCode", 200) == 200:  # a function URL answers errors too
-                    telemetry.log("done", **facts(event, document))
+                known: Document = document if isinstance(document, dict) else {}
+                if known.get("statusCode", 200) == 200:  # a function URL answers errors too
+                    telemetry.log("done", **facts(event, known))
                 return document
             except LsmError as error:
                 telemetry.failed(error)

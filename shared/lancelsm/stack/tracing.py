@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
-Handler = Callable[[dict[str, Any], Any], dict[str, Any]]
+Handler = TypeVar("Handler", bound=Callable[..., Any])
 
 TRACING = "LANCELSM_TRACING"  # "true" in the environment
 _PATCHED = ("botocore",)  # objects are read and written by obstore and Lance, which the SDK does not know
@@ -27,4 +27,5 @@ def traced(handler: Handler) -> Handler:
     from aws_lambda_powertools import Tracer  # noqa: PLC0415 - optional dependency
 
     tracer = Tracer(service=os.environ.get("LANCELSM_STACK", "lancelsm"), patch_modules=_PATCHED)
-    return tracer.capture_lambda_handler(handler, capture_response=False, capture_error=False)
+    shown: Any = tracer.capture_lambda_handler(handler, capture_response=False, capture_error=False)
+    return shown  # type: ignore[no-any-return]

@@ -11,7 +11,7 @@ from lancelsm.gc.lists import GarbageKind
 from lancelsm.stack.table_report import charts
 from lancelsm.stack.table_report.charts import TimeSpan, duration, moment, size
 from lancelsm.stack.table_report.region_sections import NOT_READ, all_readable, readable
-from lancelsm.stack.table_report.report_facts import VERSIONS, ReportFacts
+from lancelsm.stack.table_report.report_facts import ReportFacts
 
 _HOUR, _DAY = 3600.0, 86_400.0
 _OPEN_ROWS = 16  # a longer table is folded
@@ -80,9 +80,11 @@ def _merges(facts: ReportFacts, number: int) -> str:
     if not facts.versions:
         return "The versions of the base can't be read, so no merge is known."
     kept, oldest = len(facts.versions), facts.versions[0]
-    which = f"the newest {kept:,} versions of the base" if kept == VERSIONS else f"the {_versions(kept)} kept"
+    which = (
+        f"the newest {kept:,} versions of the base" if kept == facts.most_versions else f"the {_versions(kept)} kept"
+    )
     text = f"{counted(number, 'merge')} among {which}."
-    if oldest.version > 1 and kept < VERSIONS:
+    if oldest.version > 1 and kept < facts.most_versions:
         gone = f"version {oldest.version:,} of {moment(oldest.time.timestamp())} is the oldest one"
         text += f" Earlier merges are not shown: {gone}."
     levels = readable(facts)

@@ -15,10 +15,12 @@ from lancelsm.stack.table_report.region_sections import (
     UNKNOWN,
     all_readable,
     at_least,
+    lag_of,
     levels_section,
     noun,
     readable,
     regions_section,
+    waits,
 )
 from lancelsm.stack.table_report.report_facts import ReportFacts
 from lancelsm.stack.table_report.style import STYLE
@@ -43,15 +45,18 @@ def fragment(facts: ReportFacts, *, theme: str = "") -> str:
     Args:
         theme: `light` or `dark`; empty: as the browser prefers.
     """
-    sections = (
+    sections = [
         ("Levels", levels_section(facts)),
         ("Regions and their lag", regions_section(facts)),
         ("Growth of the base", growth_section(facts)),
         ("History of merges and collections", history_section(facts)),
-        ("What a collection would delete now", garbage_section(facts)),
-        ("Storage and its cost", _storage(facts)),
         ("Snapshots and cursors", _pins(facts)),
-    )
+    ]
+    if facts.is_listed:
+        sections[-1:-1] = [
+            ("What a collection would delete now", garbage_section(facts)),
+            ("Storage and its cost", _storage(facts)),
+        ]
     body = "".join(f"<section><h2>{name}</h2>{text}</section>" for name, text in sections)
     chosen = f' data-theme="{escape(theme)}"' if theme else ""
     head = (
@@ -69,20 +74,21 @@ def _name(facts: ReportFacts) -> str:
 def _tiles(facts: ReportFacts) -> str:
     levels, is_whole = readable(facts), all_readable(facts)
     rows, generations = sum(one.wal_rows for one in levels), sum(one.generations for one in levels)
-    waits = [one.waits_since for one in levels if one.waits_since is not None]
-    if waits:
-        oldest = (duration(facts.time - min(waits)), "since the oldest row waits")
-    elif is_whole and not any(one.waits for one in levels):
-        oldest = ("no row", "waits for a merge")
-    else:
+    lag = lag_of(facts)
+    if lag is not None:
+        oldest = (duration(lag), "since the oldest row waits")
+    elif waits(facts):
         oldest = (UNKNOWN, "since the oldest row waits")
+    else:
+        oldest = ("no row", "waits for a merge")
     tiles = [
         (UNKNOWN if facts.rows is None else f"{facts.rows:,}", f"{noun(facts.rows, 'row')} in the base"),
         (at_least(rows, is_whole=is_whole), f"{noun(rows, 'row')} to flush"),
         (at_least(generations, is_whole=is_whole), f"{noun(generations, 'generation')} to merge"),
         oldest,
-        (UNKNOWN if facts.bytes is None else size(sum(facts.bytes.values())), "in storage"),
     ]
+    if facts.is_listed:
+        tiles.append((UNKNOWN if facts.bytes is None else size(sum(facts.bytes.values())), "in storage"))
     boxes = "".join(f'<div class="tile"><b>{value}</b>{name}</div>' for value, name in tiles)
     number = len(facts.findings)
     bad = " bad" if number else ""

@@ -23,6 +23,17 @@ def all_readable(facts: ReportFacts) -> bool:
     return facts.regions is not None and all(one.levels is not None for one in facts.regions)
 
 
+def lag_of(facts: ReportFacts) -> float | None:
+    """Return for how long the oldest row waits; None if no row waits, or the time is not known."""
+    found = [one.waits_since for one in readable(facts) if one.waits_since is not None]
+    return max(0.0, facts.time - min(found)) if found else None
+
+
+def waits(facts: ReportFacts) -> bool:
+    """Return whether a row waits, or may wait."""
+    return not all_readable(facts) or any(one.waits for one in readable(facts))
+
+
 def at_least(number: int, *, is_whole: bool) -> str:
     """Return a number as text. If it is not the whole one, since something can't be read, say so."""
     if is_whole:

@@ -89,7 +89,7 @@ class ReportFacts:
     Args:
         about: other properties of the table, by name.
         regions: those with a head.
-        versions: the newest ones, oldest first.
+        versions: the newest ones, oldest first, at most `most_versions`.
         bytes: by part of the table, see `PARTS`.
         garbage: what a collection would do now.
         floor: of the collections of the base.
@@ -106,6 +106,8 @@ class ReportFacts:
     spec: int = 1  # the number of the region spec
     regions: tuple[RegionFacts, ...] | None = None
     versions: tuple[BaseVersion, ...] = ()
+    most_versions: int = VERSIONS
+    is_listed: bool = True  # False: nothing that needs a list of all objects was gathered
     bytes: Mapping[str, int] | None = None
     garbage: Collected | None = None
     floor: Floor | None = None
@@ -114,15 +116,17 @@ class ReportFacts:
     findings: tuple[Finding, ...] = ()
 
 
-def gather(handle: TableHandle, *, check_seconds: float = CHECK_SECONDS) -> ReportFacts:
+def gather(handle: TableHandle, *, is_listed: bool = True, most_versions: int = VERSIONS) -> ReportFacts:
     """Read all facts of a report. Whatever can't be read is a finding.
 
-    It lists every object of the table, and reads objects to check them, logs first, until the time is over.
+    It lists every object of the table, and reads objects to check them for up to ten seconds.
 
     Args:
-        check_seconds: the time for the check; 0: no check.
+        is_listed: False leaves out the list and the check, and what needs them. The rest is read from records,
+            manifests and versions of the base.
+        most_versions: of the base; each costs a few reads.
     """
-    context, config = handle.context, handle.config
+    context = handle.context
     found = _Findings(context.uri)
     catalog = found.attempt(lambda: regions(context))
     base = found.attempt(handle.inspect_base)
@@ -132,24 +136,34 @@ def gather(handle: TableHandle, *, check_seconds: float = CHECK_SECONDS) -> Repo
     pins = found.attempt(lambda: (*list_snapshots(context), *list_cursors(context)))
     expires = None if base is None else found.attempt(lambda: None if base.ttl is None else base.ttl.text)
     lineage = found.attempt(lambda: read_lineage(context.objects))
-    facts = ReportFacts(
-        table=context.uri,
-        time=context.clock.now(),
+    facts = replace(
+        _begin(handle, base, read),
         about=_about(handle, found),
-        rows=None if base is None else base.rows,
-        version=None if base is None else base.version,
+        is_listed=is_listed,
+        most_versions=most_versions,
         expires=expires,
         cloned_from=None if lineage is None else lineage.source,
-        spec=1 if config.regions is None else config.regions.number,
-        regions=read,
-        versions=found.attempt(lambda: _versions(handle)) or (),
-        bytes=found.attempt(lambda: _sizes((one.key, one.size) for one in context.objects.list(""))),
-        garbage=found.attempt(lambda: collect(handle, yes=False)),
+        versions=found.attempt(lambda: _versions(handle, most_versions)) or (),
         floor=found.attempt(lambda: read_floor(handle)),
         pins=pins,
-        checked=found.attempt(lambda: _check(handle, check_seconds)) if check_seconds > 0 else None,
     )
+    if is_listed:
+        facts = replace(
+            facts,
+            bytes=found.attempt(lambda: _sizes((one.key, one.size) for one in context.objects.list(""))),
+            garbage=found.attempt(lambda: collect(handle, yes=False)),
+            checked=found.attempt(lambda: _check(handle)),
+        )
     return found.add_to(facts)
+
+
+def gather_levels(handle: TableHandle) -> ReportFacts:
+    """Read only what waits in each region, and the number of rows in the base."""
+    found = _Findings(handle.context.uri)
+    base = found.attempt(handle.inspect_base)
+    catalog = found.attempt(lambda: regions(handle.context))
+    read = found.attempt(lambda: _regions(handle, catalog, base, found)) if catalog is not None else None
+    return found.add_to(_begin(handle, base, read))
 
 
 def unreadable(uri: str, error: LsmError, *, time: float) -> ReportFacts:
@@ -199,6 +213,17 @@ class _Findings:
 
     def _add(self, key: str, finding: Finding) -> None:
         self.all.setdefault(key, finding)
+
+
+def _begin(handle: TableHandle, base: BaseTable | None, read: tuple[RegionFacts, ...] | None) -> ReportFacts:
+    return ReportFacts(
+        table=handle.context.uri,
+        time=handle.context.clock.now(),
+        rows=None if base is None else base.rows,
+        version=None if base is None else base.version,
+        spec=1 if handle.config.regions is None else handle.config.regions.number,
+        regions=read,
+    )
 
 
 def _about(handle: TableHandle, found: _Findings) -> dict[str, str]:
@@ -273,13 +298,13 @@ def _levels(head: Head, manifest: Manifest, *, merged: Generation) -> RegionLeve
     )
 
 
-def _versions(handle: TableHandle) -> tuple[BaseVersion, ...]:
-    return tuple(base_versions(uri=handle.context.uri, newest=VERSIONS, storage_options=handle.storage_options))
+def _versions(handle: TableHandle, most: int) -> tuple[BaseVersion, ...]:
+    return tuple(base_versions(uri=handle.context.uri, newest=most, storage_options=handle.storage_options))
 
 
-def _check(handle: TableHandle, seconds: float) -> Report:
+def _check(handle: TableHandle) -> Report:
     clock = handle.context.clock
-    end = clock.monotonic() + seconds
+    end = clock.monotonic() + CHECK_SECONDS
     return scrub(handle, has_time=lambda: clock.monotonic() < end)
 
 

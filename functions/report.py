@@ -1,0 +1,90 @@
+"""Draw the tables of the deployment as HTML, for the dashboard. Writes nothing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from lancelsm.common import aws
+from lancelsm.common.clock import SystemClock, SystemIds
+from lancelsm.common.layout import TableId, table_key
+from lancelsm.errors import Invalid, LsmError
+from lancelsm.region.handle import open_configured
+from lancelsm.registry.dynamodb import DynamoRegistry
+from lancelsm.stack.function import Document, FunctionCall, function, parse_event, settings, table_uri
+from lancelsm.stack.table_report.page import fragment
+from lancelsm.stack.table_report.panel import order, panel
+from lancelsm.stack.table_report.report_facts import ReportFacts, gather, gather_levels, unreadable
+
+SETTINGS = settings("LANCELSM_TABLES", "LANCELSM_REGISTRY", "LANCELSM_REPORT")
+CLOCK = SystemClock()
+MOST_TABLES = 50
+MOST_VERSIONS = 20  # of the base: each costs a few reads, and a dashboard asks again and again
+DESCRIPTION = """Shows the tables of the deployment, those first that have problems or wait the longest, and the report
+of the first one. With the parameter `table`, the name of a table: its report.
+
+```yaml
+table: orders
+```
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Input:
+    """What CloudWatch sends for a widget: the parameters of the widget or of a click, and `widgetContext`.
+
+    Without `table` all tables are listed. With `describe`, the answer is the text that CloudWatch shows to a person who
+    configures a widget.
+
+    Raises:
+        Invalid: table not found.
+        Unavailable: call it again.
+    """
+
+    table: str | None = None
+    describe: bool = False
+    widgetContext: dict[str, Any] = field(default_factory=dict)
+
+
+@function
+def handler(event: Document, _: FunctionCall) -> str:
+    request = parse_event(Input, event)
+    if request.describe:
+        return DESCRIPTION
+    root = SETTINGS["LANCELSM_TABLES"]
+    theme = "dark" if request.widgetContext.get("theme") == "dark" else "light"
+    if request.table is not None:
+        return fragment(_report(table_uri(request.table, root=root)), theme=theme)
+    found = _tables(root)
+    tables = order([_levels(uri) for uri in found[:MOST_TABLES]])
+    first = _report(tables[0].table) if tables else None
+    left = len(found) - len(tables)
+    return panel(tables, first, root=root, left=left, endpoint=SETTINGS["LANCELSM_REPORT"], theme=theme)
+
+
+def _tables(root: str) -> list[str]:
+    """Return the locations of the tables of this deployment; the registry may have others, too."""
+    records = _registry().list(table_key(TableId("")).partition)
+    root = f"{root.rstrip('/')}/"
+    return sorted(uri for _, record in records if (uri := str(record.get("uri"))).startswith(root))
+
+
+def _levels(uri: str) -> ReportFacts:
+    try:
+        return gather_levels(open_configured(uri))
+    except LsmError as error:
+        return unreadable(uri, error, time=CLOCK.now())
+
+
+def _report(uri: str) -> ReportFacts:
+    try:
+        return gather(open_configured(uri), is_listed=False, most_versions=MOST_VERSIONS)
+    except Invalid:
+        raise
+    except LsmError as error:
+        return unreadable(uri, error, time=CLOCK.now())
+
+
+def _registry() -> DynamoRegistry:
+    name = SETTINGS["LANCELSM_REGISTRY"].removeprefix("dynamodb:")
+    return DynamoRegistry(name, client=aws.client("dynamodb"), clock=CLOCK, ids=SystemIds())
