@@ -1,7 +1,7 @@
 """Hooks of the documentation site: links to files of the repository, and the page of all commands.
 
-A page may link to a file that is not below docs/, such as an example. The site carries a copy of it below `files/`. A
-link to a directory becomes plain text, since a site has no listings.
+A page may link to a file that is not below docs/, such as an example. The site carries a copy of it below `files/`, and
+shows a notebook as a page. A link to a directory becomes plain text, since a site has no listings.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Any
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
+from notebook_pages import notebook_page
 
 ROOT = Path(__file__).parents[1]
 _LINK = re.compile(r"(?<!!)\[([^\]]*)\]\((\.\./[^)\s#]*|[^)\s#:]+)(#[^)\s]*)?\)")
@@ -26,7 +27,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         for _, target, _ in _LINK.findall(page.content_string):
             path = _outside(page, target)
             if path is not None and path.is_file() and files.get_file_from_path(_name(path)) is None:
-                files.append(File.generated(config, _name(path), content=path.read_bytes()))
+                files.append(File.generated(config, _name(path), content=_copy(path)))
     return files
 
 
@@ -54,8 +55,14 @@ def _outside(page: File, target: str) -> Path | None:
 
 def _name(path: Path) -> str:
     """A name that a browser shows instead of downloading it, and that mkdocs takes for no page."""
+    if path.suffix == ".ipynb":
+        return f"notebooks/{path.stem}.md"
     relative = path.relative_to(ROOT).as_posix().lstrip(".")
     return f"files/{relative}.txt" if path.suffix != ".svg" else f"files/{relative}"
+
+
+def _copy(path: Path) -> bytes:
+    return notebook_page(path.read_text()).encode() if path.suffix == ".ipynb" else path.read_bytes()
 
 
 def _commands() -> Iterator[str]:

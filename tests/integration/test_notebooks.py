@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.notebooks import EXAMPLES, read_cells, run_cells
+from tools.notebook_pages import notebook_page
 
 NAMES = sorted(path.stem for path in EXAMPLES.glob("*.ipynb"))
 SMALL: dict[str, dict[str, object]] = {
@@ -42,6 +43,28 @@ def test_a_reader_of_the_file_sees_what_it_did(name: str) -> None:
     assert not [output for output in outputs if output["output_type"] == "error"]
     assert not re.search(r"/(home|root|Users|dev|work)/|/tmp/tmp", path.read_text())
     assert all(cell.figures for cell in read_cells(name) if "plt.subplots" in cell.source)
+
+
+def test_the_site_shows_what_a_cell_printed_and_drew() -> None:
+    cells = [
+        {"cell_type": "markdown", "source": ["# Title\n", "[a page](../docs/design.md)"]},
+        {
+            "cell_type": "code",
+            "source": ["table"],
+            "outputs": [
+                {"text": ["1 < 2\n", "\n", "*\n"]},
+                {"data": {"text/plain": ["<Table>"], "text/html": ["<b>bar</b>"]}},
+                {"data": {"text/plain": ["<Figure>"], "image/png": "iVBO\n"}},
+            ],
+        },
+    ]
+
+    assert notebook_page(json.dumps({"cells": cells})).split("\n\n", 3) == [
+        "# Title\n[a page](../design.md)",
+        "```python\ntable\n```",
+        '<pre class="output">1 &lt; 2',
+        '*</pre>\n\n<div class="output"><b>bar</b></div>\n\n<img alt="plot" src="data:image/png;base64,iVBO">\n',
+    ]
 
 
 @pytest.mark.rest
