@@ -10,8 +10,8 @@
 returns the tables below a directory by name. `backup`, `restore`, `clone`, `copy` and `drop` copy and delete whole
 tables; `doctor` and `scrub` check one. `arrow_dataset`, `datafusion_table`, `duckdb_relation` and `polars_frame` give a
 table to other engines. `LsmError` is the base class of all errors; each of its six kinds says what to do next. The
-other names are types that methods return. `lancelsm.spark` works on data frames of Spark, and `lancelsm.client` is the
-client of a deployment on AWS.
+other names are types that calls take or return. `lancelsm.spark` works on data frames of Spark, `lancelsm.client` is
+the client of a deployment on AWS, and `lancelsm.testing` is for tests.
 """
 
 from __future__ import annotations
@@ -203,4 +203,6 @@ def __getattr__(name: str) -> object:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__, "__version__"})
+    # What a user completes: no import of this module, and the modules that have pages of their own.
+    special = (name for name in globals() if name.startswith("__"))
+    return sorted({*special, *__all__, "__version__", "client", "errors", "spark", "testing"})

@@ -90,6 +90,10 @@ class Namespace:
         with TaskPool(_PARALLEL) as pool:
             return compress(names, pool.map(self.__contains__, names))
 
+    def _ipython_key_completions_(self) -> list[str]:
+        """Complete `namespace["` in IPython and notebooks."""
+        return list(self)
+
     def create(
         self,
         name: str,

@@ -308,6 +308,21 @@ def test_a_table_that_does_not_open_is_scrubbed_by_its_location(table: Table) ->
     assert [one.path for one in lancelsm.scrub(table.uri).problems] == [CONFIG]
 
 
+def test_rows_show_their_columns_in_a_notebook_and_stay_unread(table: Table) -> None:
+    rows = table.scan(columns=["total", "id"], order_by="id")
+    assert rows._repr_html_().index("<td>total</td><td>double</td>") < rows._repr_html_().index("<td>id</td>")
+    assert ids(rows) == [1, 2, 3, 4]
+
+
+def test_names_are_completed(table: Table) -> None:
+    namespace = lancelsm.connect(Path(table.uri).parent)
+    namespace.create("more", ROWS, primary_key="id")
+    assert namespace._ipython_key_completions_() == ["more"]
+    plain = {name for name in dir(lancelsm) if not name.startswith("__")}
+    assert plain == {*lancelsm.__all__, "client", "errors", "spark", "testing"}
+    assert {"upsert", "scan", "status"} <= {name for name in dir(table) if not name.startswith("_")}
+
+
 def test_an_explanation_is_text_in_a_notebook(table: Table) -> None:
     shown = table.explain(where="id < 3")._repr_html_()
     assert (shown.startswith("<pre>"), shown.endswith("</pre>"), "<" in shown[5:-6]) == (True, True, False)

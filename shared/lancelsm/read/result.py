@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from lancelsm.common.extras import needing
+from lancelsm.common.html import records_html
 from lancelsm.errors import Invalid
 from lancelsm.read.peers import duckdb_of, polars_of
 
@@ -31,6 +32,11 @@ class Rows:
 
     def __repr__(self) -> str:
         return f"<lancelsm.Rows {self.schema.names}: read them once, with to_arrow() or to_pandas()>"
+
+    def _repr_html_(self) -> str:
+        """Show the columns in a notebook. No row is read, since rows can be read once."""
+        columns = [{"column": field.name, "type": field.type} for field in self.schema]
+        return records_html("Rows of one read: to_arrow() or to_pandas() reads them, once", ("column", "type"), columns)
 
     @property
     def schema(self) -> pa.Schema:
