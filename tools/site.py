@@ -19,6 +19,8 @@ from notebook_pages import notebook_page
 ROOT = Path(__file__).parents[1]
 _LINK = re.compile(r"(?<!!)\[([^\]]*)\]\((\.\./[^)\s#]*|[^)\s#:]+)(#[^)\s]*)?\)")
 _COMMANDS = "<!-- all commands -->"
+_COMMON = ("output", "storage_option", "profile", "verbose")  # options of most commands: shown once
+_TYPE = re.compile(r" <(list\[)?str\]?>$")  # what the help adds to an argument
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
@@ -70,7 +72,12 @@ def _commands() -> Iterator[str]:
 
     from lancelsm.cli.app import app  # noqa: PLC0415
 
-    yield from _command("lancelsm", get_command(app))
+    root = get_command(app)
+    first: Any = next(iter(root.commands.values()))  # type: ignore[attr-defined]
+    context = first.context_class(first)
+    yield from ("## Options of most commands", "")
+    yield from _table([one for one in first.params if one.name in _COMMON], context)
+    yield from _command("lancelsm", root)
 
 
 def _command(name: str, command: Any) -> Iterator[str]:
@@ -79,14 +86,23 @@ def _command(name: str, command: Any) -> Iterator[str]:
     if " " in name:
         yield from ("", f"{'#' * (name.count(' ') + 1)} `{name}`", "")
         yield (command.help or "").split("\f")[0].strip()
-    options = [one for one in command.params if one.param_type_name == "option" and not one.hidden]
     if " " in name and not hasattr(command, "commands"):
-        usage = command.collect_usage_pieces(command.context_class(command))
-        yield from ("", "```text", " ".join([name, *usage]), "```")
-    if options and " " in name:
-        yield from ("", "| option | |", "|---|---|")
-        for one in options:
-            names = ", ".join(f"`{text}`" for text in (*one.opts, *one.secondary_opts))
-            yield f"| {names} | {' '.join((one.help or '').split()).replace('|', chr(92) + '|')} |"
+        context = command.context_class(command)
+        yield from ("", "```text", " ".join([name, *command.collect_usage_pieces(context)]), "```", "")
+        yield from _table([one for one in command.params if one.name not in _COMMON], context)
+        also = [f"`{one.opts[0]}`" for one in command.params if one.name in _COMMON]
+        yield from ("", f"Options of most commands: {', '.join(also)}." if also else "")
+        if command.epilog:
+            yield from ("", "```sh", command.epilog.removeprefix("Example: "), "```")
     for child, found in getattr(command, "commands", {}).items():
         yield from _command(f"{name} {child}", found)
+
+
+def _table(params: list[Any], context: Any) -> Iterator[str]:
+    """A table of arguments and options as the help shows them: name, values, meaning, default."""
+    rows = [record for one in params if (record := one.get_help_record(context)) is not None]
+    if rows:
+        yield from ("| argument or option | meaning |", "|---|---|")
+    for cells in rows:
+        names, meaning = (" ".join(cell.split()).replace("|", "\\|") for cell in cells)
+        yield f"| `{_TYPE.sub('', names)}` | {meaning} |"
