@@ -129,7 +129,7 @@ def run(
         ),
     ] = None,
 ) -> None:
-    """Flush, merge and optimize everything that can be; with --forever repeatedly do what is due, and collect.
+    """Flush and merge everything that is pending, and optimize; with --forever repeatedly do what is due, and collect.
 
     Several may run at once, on any machines; one of them collects. One that is killed leaves nothing to clean up. As
     JSON: like `region list`, with "generations" (flushed), "merged_generations", "merges", "compactions" (of the base)

@@ -13,7 +13,7 @@ from lancelsm.cli.session import Session, command
 commands = typer.Typer()
 
 
-@command(commands, "gc", example="lancelsm gc orders --yes --interval 0s")
+@command(commands, "gc", example="lancelsm gc orders --yes")
 def gc(
     session: Session,
     uri: Uri,
