@@ -13,12 +13,14 @@ import pyarrow as pa
 import pytest
 
 import lancelsm
+from lancelsm.admin import change_columns
 from lancelsm.dataset.base_table import open_base
 from lancelsm.dataset.column_changes import first_unused_id
 from lancelsm.errors import Contended, Corrupt, Invalid, Unavailable
 from lancelsm.region.lease import lease
+from tests.simulation.faults import FakeClock, FaultPlan
 from tests.unit.schema_scenarios import configured, interrupted
-from tests.unit.tables import create, levels, row, rows_of
+from tests.unit.tables import create, faulty, levels, row, rows_of
 
 KINDS = pa.schema(
     [
@@ -33,6 +35,27 @@ KINDS = pa.schema(
 
 def of_kinds(key: int) -> dict[str, Any]:
     return {"id": key, "i": key, "f": key / 2, "d": Decimal(key), "t": str(key)}
+
+
+def test_a_change_of_columns_that_others_overtake_is_retried_until_the_budget_is_spent(tmp_path: Path) -> None:
+    clock = FakeClock()
+    table = create(tmp_path, settings={"retry_budget_seconds": 60}, ports=faulty(FaultPlan(), clock=clock))
+    real, calls = change_columns._committed, 0
+
+    def overtaken(handle: Any, base: Any, change: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        return real(handle, base, change) if calls > 12 else None
+
+    with mock.patch.object(change_columns, "_committed", overtaken):
+        table.add_column("n", "int16")
+    assert table.schema.names[-1] == "n"
+
+    before = clock.monotonic()
+    never = mock.patch.object(change_columns, "_committed", return_value=None)
+    with never, pytest.raises(Contended, match="kept changing"):
+        table.add_column("m", "int16")
+    assert clock.monotonic() - before >= 60
 
 
 @pytest.mark.one_case

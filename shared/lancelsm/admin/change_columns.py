@@ -31,8 +31,6 @@ from lancelsm.region.handle import TableHandle
 from lancelsm.region.lease import BASE_LEASE, INDEXES_LEASE, lease
 from lancelsm.region.unfinished_change import finish_change
 
-_ATTEMPTS = 8
-
 Decide = Callable[[BaseTable, TableSchema], SchemaChange | None]
 """Return the next change of these columns; None if there is nothing to do."""
 
@@ -109,15 +107,15 @@ def _change(handle: TableHandle, decide: Decide) -> TableHandle:
 
     Raises:
         Invalid: `decide` raised it, or another tool changed the base.
-        Contended: another process holds the lease of the base until the retry budget is spent, or kept changing it.
-            Nothing was changed.
+        Contended: until the retry budget was spent, another process held the lease of the base, or others changed the
+            base. Nothing was changed.
         Ambiguous: neither the commit nor the read of the base after it had an answer. The same call finishes it.
         Unavailable: a store did not answer. The change may be in the base: the same call finishes it.
     """
     context = handle.context
     with error_context(table=context.uri), holding_base(context):
         handle = handle.with_newest_columns()  # another tool may have restored a base with those that the handle knows
-        for _ in range(_ATTEMPTS):
+        for _ in context.budget().attempts():
             base = handle.read_base()
             handle = handle.with_columns_of(base)
             if (wrong := drift(base, handle.config)) is not None:  # guard: foreign columns are not changed

@@ -20,7 +20,6 @@ from lancelsm.region.drift import Drifted, drift, resume
 from lancelsm.region.handle import TableHandle
 from lancelsm.region.unfinished_change import finish_change
 
-_ATTEMPTS = 8
 _VERSIONS_READ = 1000
 
 
@@ -29,14 +28,14 @@ def sync_columns(handle: TableHandle) -> tuple[TableHandle, list[SchemaChange]]:
 
     Raises:
         Invalid: rows of the log can't be read under these columns, or it is not known any more what was changed.
-        Contended: another process holds the lease of the base, or kept changing it.
+        Contended: until the retry budget was spent, another process held the lease of the base, or others changed it.
         Corrupt: the base belongs to another table.
         Unavailable: a store did not answer. The same call finishes it.
     """
     context = handle.context
     with error_context(table=context.uri), holding_base(context):
         handle = handle.with_newest_columns()  # another tool may have restored a base with those that the handle knows
-        for _ in range(_ATTEMPTS):
+        for _ in context.budget().attempts():
             base = handle.read_base()
             handle = handle.with_columns_of(base)
             wrong = drift(base, handle.config)

@@ -114,7 +114,8 @@ def _build(dataset: lance.LanceDataset, wanted: WantedIndex, *, uri: str) -> Ite
             # A text index is left in a staging directory until its segments are merged.
             done = dataset.merge_existing_index_segments([index]) if wanted.kind == "INVERTED" else index
             _remove_staging(uri, str(index.uuid))
-        # Lance raises these for a kind or an option that does not fit the column, each from another check.
+        # Lance raises these for a kind or an option that does not fit the column, each from another check:
+        # NotImplementedError is that of its Python for a kind that it does not know.
         except (TypeError, KeyError, NotImplementedError, RuntimeError) as cause:
             if isinstance(cause, RuntimeError) and "Unprocessable" not in str(cause):
                 raise

@@ -39,7 +39,7 @@ class QueryCheck:
                 self._tried.dataset.scanner(columns=[SCORE], full_text_query=query, limit=1).to_table()
         except Corrupt as error:
             raise self._invalid(text_of(error.__cause__ or error), uri) from error.__cause__
-        # An object that was not built as lance.query does it.
+        # An object that was not built as lance.query does it. Lance's error `NotSupported` is NotImplementedError here.
         except (TypeError, AttributeError, NotImplementedError) as cause:
             raise self._invalid(text_of(cause), uri) from cause
 

@@ -380,5 +380,5 @@ def _part(rows: Any, start: int, end: int) -> Any:
         return rows[start:end]
     try:
         return rows.take(pa.arange(start, end))
-    except pa.ArrowNotImplementedError:  # views of text
+    except pa.ArrowNotImplementedError:  # pyarrow can't take from views of text; a slice of these is small
         return rows.slice(start, end - start)

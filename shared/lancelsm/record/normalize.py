@@ -112,6 +112,7 @@ def _inferred_column(name: str, values: _Column) -> _Column:
         return values
     try:
         return pa.array(plain(values, None))
+    # The error type depends on the values: NotImplementedError means a type that Arrow can't infer.
     except (pa.ArrowException, TypeError, ValueError, OverflowError, NotImplementedError) as error:
         raise Invalid(
             f"no type of Arrow fits the values of column {name!r}: {error}",

@@ -372,6 +372,6 @@ def _together(tables: list[pa.Table], group: list[Waiting], schema: TableSchema)
         [table if version_of(table.schema) == schema.version else conform(table, schema) for table in tables]
     )
     if len(tables) > 1 and sum(waiting.size for waiting in group) < _SMALL * len(tables):
-        with suppress(pa.ArrowNotImplementedError):  # dictionaries inside other types
+        with suppress(pa.ArrowNotImplementedError):  # pyarrow can't combine dictionaries inside other types
             return rows.combine_chunks()
     return rows
