@@ -1,5 +1,5 @@
 """Read and write tables in PySpark: `spark.read.format("lancelsm").load(uri)`, `write(df, uri)`,
-`write_stream(df, uri)`, and `merge(session, uri)`.
+`write_stream(df, uri)`, and `merge(session, uri)`. `java_home()` finds or sets up a Java for Spark.
 
 Executors need lancelsm in their Python, as in the layer or in a packed environment. Options of a read: `columns` (names
 separated by commas), `where` (a condition in Lance's dialect), `at` (the name of a snapshot), and `ttl`: how long the
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from lancelsm.compaction.java import java_home
 from lancelsm.errors import Invalid
 from lancelsm.spark.read_frame import read
 from lancelsm.spark.session_merge import merge
@@ -19,7 +20,7 @@ from lancelsm.spark.write_frame import WrittenRows, write
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["WrittenRows", "merge", "read", "register", "write", "write_stream"]
+__all__ = ["WrittenRows", "java_home", "merge", "read", "register", "write", "write_stream"]
 
 
 def register(spark: SparkSession) -> None:
