@@ -10,13 +10,15 @@ from tests.snippets import SHELL, blocks, run
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+# Spark forks before it starts Java, and Lance, which other tests have loaded, warns of it.
+ON_SPARK = (pytest.mark.long, pytest.mark.spark, pytest.mark.filterwarnings("ignore:lance is not fork-safe"))
 WITH_CODE = [page for page in PAGES if any(block.code and not block.reason for block in blocks(page.read_text()))]
 
 
 @pytest.mark.rest
 @pytest.mark.parametrize(
     "page",
-    [pytest.param(page, marks=[pytest.mark.spark] * (page.name == "spark.md")) for page in WITH_CODE],
+    [pytest.param(page, marks=ON_SPARK if page.name == "spark.md" else ()) for page in WITH_CODE],
     ids=lambda page: str(page.relative_to(ROOT)),
 )
 def test_the_blocks_of_a_page_run_in_order(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
