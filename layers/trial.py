@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Sequence
 
 from lancelsm.common import aws
-from lancelsm.common.committed import Committed
+from lancelsm.common.write_result import Committed
 from lancelsm.record.normalize import upserts
 from lancelsm.region.handle import open_configured
 from lancelsm.routing.route import route

@@ -22,9 +22,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from lancelsm.admin.clone import Copied
     from lancelsm.admin.reshard import Resharded
-    from lancelsm.common.committed import Committed, CommittedEntry
     from lancelsm.common.row_types import ArrowLike, KeyRow, Keys, KeyValue, Value, Vector
     from lancelsm.common.settings import Settings
+    from lancelsm.common.write_result import Committed, CommittedEntry
     from lancelsm.compaction.background import Ran
     from lancelsm.compaction.compact import CompactedGeneration
     from lancelsm.compaction.maintenance import Flushed
@@ -68,7 +68,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "admin.clone": ("Copied",),
     "admin.reshard": ("Resharded",),
-    "common.committed": ("Committed", "CommittedEntry"),
+    "common.write_result": ("Committed", "CommittedEntry"),
     "common.settings": ("Settings",),
     "compaction.background": ("Ran",),
     "compaction.compact": ("CompactedGeneration",),

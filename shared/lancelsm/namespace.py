@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, TypeGuard
 
 import pyarrow as pa
 
-from lancelsm.common.checked import checked
+from lancelsm.common.argument_checks import checked
 from lancelsm.common.layout import CONFIG
-from lancelsm.common.pool import TaskPool
 from lancelsm.common.row_types import ArrowLike
+from lancelsm.common.task_pool import TaskPool
 from lancelsm.errors import Invalid
 from lancelsm.objects.location import absolute, check_location, local_path
 from lancelsm.objects.open import list_directories, open_store

@@ -25,7 +25,7 @@ from hypothesis import strategies as st
 
 import lancelsm
 from lancelsm.client import Client
-from lancelsm.common.checked import checked
+from lancelsm.common.argument_checks import checked
 from lancelsm.common.layout import CONFIG
 from lancelsm.errors import Corrupt, LsmError
 from lancelsm.region.handle import open_table

@@ -18,9 +18,9 @@ from unittest import mock
 
 import pyarrow as pa
 
-from lancelsm.common.committed import CommittedEntry
 from lancelsm.common.layout import Position
 from lancelsm.common.settings import Settings
+from lancelsm.common.write_result import CommittedEntry
 from lancelsm.errors import Fenced, LsmError
 from lancelsm.region.catalog import Region
 from lancelsm.region.head import RegionState

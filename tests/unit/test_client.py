@@ -24,7 +24,7 @@ import pytest
 from lancelsm.client import Client
 from lancelsm.client.batching import BATCH_BYTES, RETRY_SECONDS
 from lancelsm.common.clock import SeededIds
-from lancelsm.common.committed import Committed, CommittedEntry
+from lancelsm.common.write_result import Committed, CommittedEntry
 from lancelsm.errors import Ambiguous, Contended, Fenced, Invalid, LsmError, Unavailable
 from tests.simulation.faults import FakeClock
 from tests.unit.functions_fake import (

@@ -12,7 +12,7 @@ import pytest
 from rich.console import Console
 
 import lancelsm
-from lancelsm.common.committed import Committed
+from lancelsm.common.write_result import Committed
 from lancelsm.demo import embedded
 from lancelsm.demo import flights as data
 from lancelsm.errors import LsmError

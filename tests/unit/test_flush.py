@@ -13,7 +13,7 @@ import lance
 import pytest
 
 import lancelsm
-from lancelsm.common.room import Room
+from lancelsm.common.memory_budget import MemoryBudget
 from lancelsm.common.setsum import Setsum
 from lancelsm.compaction import flush, fold, maintenance
 from lancelsm.compaction.pace import Pace
@@ -392,7 +392,7 @@ def test_a_pace_keeps_time_for_two_generations_and_the_rest_of_the_log() -> None
 
 def test_regions_share_the_memory_of_a_flush(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Regions whose logs fit together are flushed at the same time, others one after the other."""
-    room = Room(100)
+    room = MemoryBudget(100)
     inside, most = [0], [0]
     lock = threading.Lock()
 

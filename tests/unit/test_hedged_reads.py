@@ -12,7 +12,7 @@ import pytest
 
 import lancelsm
 from lancelsm.common.clock import SystemClock, SystemIds
-from lancelsm.common.trace import Trace
+from lancelsm.common.read_trace import Trace
 from lancelsm.errors import Unavailable
 from lancelsm.objects import Body, ETag, Listed, Object, ObjectStore, PreconditionFailed, WriteUnknown, Written
 from lancelsm.objects.filesystem import LocalStore

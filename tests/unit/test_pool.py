@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from lancelsm.common.pool import TaskPool, ahead
+from lancelsm.common.task_pool import TaskPool, ahead
 from tests.interrupts import interrupted
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import lancelsm
-from lancelsm.common.shown import did_you_mean, shown
+from lancelsm.common.error_text import did_you_mean, shown
 from lancelsm.errors import Invalid
 
 

@@ -16,7 +16,7 @@ import pytest
 
 import lancelsm
 from lancelsm.common.clock import SystemClock
-from lancelsm.common.committed import Committed
+from lancelsm.common.write_result import Committed
 from lancelsm.errors import Ambiguous, Fenced, Invalid, Unavailable
 from lancelsm.region.handle import Ports
 from lancelsm.table import Table

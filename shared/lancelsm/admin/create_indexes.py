@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from lancelsm.common.shown import shown
+from lancelsm.common.error_text import shown
 from lancelsm.compaction.indexes import create_index
 from lancelsm.dataset.indexes import check_index
 from lancelsm.errors import Invalid

@@ -22,7 +22,7 @@ from itertools import islice
 from lancelsm.admin.clone import facts_of
 from lancelsm.admin.create import begin_copy, check_free
 from lancelsm.admin.rebuild import rebuild
-from lancelsm.common.checked import checked
+from lancelsm.common.argument_checks import checked
 from lancelsm.common.clock import Budget
 from lancelsm.common.layout import (
     CLONE,
@@ -36,7 +36,7 @@ from lancelsm.common.layout import (
     published_version,
     table_key,
 )
-from lancelsm.common.pool import TaskPool
+from lancelsm.common.task_pool import TaskPool
 from lancelsm.dataset.adoption import write_facts
 from lancelsm.dataset.base_table import DELETES, BaseTable
 from lancelsm.dataset.statement import Stating, files_of

@@ -76,7 +76,7 @@ def merge(
     As JSON: {"merged": [{"region", "generation"}], "rows_upserted", "rows_deleted", "base_version"}. `merged` has the
     newest generation that this run merged of each region; it is empty if there was nothing to merge.
     """
-    from lancelsm.common.shown import counted
+    from lancelsm.common.error_text import counted
     from lancelsm.compaction.maintenance import merge_table
     from lancelsm.stack import documents
 
@@ -198,7 +198,7 @@ def _run_once(
 
 
 def _show_ran(session: Session, ran: Sequence[tuple[TableHandle, Ran]], *, several: bool) -> None:
-    from lancelsm.common.shown import counted
+    from lancelsm.common.error_text import counted
 
     documents = []
     for handle, done in ran:

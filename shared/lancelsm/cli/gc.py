@@ -39,7 +39,7 @@ def gc(
     from lancelsm.cli.session import console
     from lancelsm.cli.text import listing
     from lancelsm.common.duration import seconds_of
-    from lancelsm.common.shown import counted
+    from lancelsm.common.error_text import counted
     from lancelsm.gc.collect import collect
     from lancelsm.stack import documents
 

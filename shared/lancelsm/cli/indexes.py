@@ -101,6 +101,6 @@ def _decoded(value: str) -> Any:
 
 
 def _state(index: IndexStatus) -> str:
-    from lancelsm.common.shown import counted
+    from lancelsm.common.error_text import counted
 
     return f"{counted(index.rows, 'row')} of the base, {counted(index.rows_without, 'row')} without it"

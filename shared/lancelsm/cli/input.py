@@ -12,9 +12,9 @@ from typing import Any
 import pyarrow as pa
 
 from lancelsm.cli.session import console
-from lancelsm.common.committed import Committed
 from lancelsm.common.json_text import parse_json
 from lancelsm.common.settings import Settings
+from lancelsm.common.write_result import Committed
 from lancelsm.errors import Invalid, LsmError, error_context
 from lancelsm.record.files import json_keys, read_file, read_ndjson
 from lancelsm.record.normalize import deletes, partial_upserts, upserts

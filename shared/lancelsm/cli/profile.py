@@ -20,8 +20,8 @@ from typing import Any
 
 import typer
 
+from lancelsm.common.error_text import did_you_mean
 from lancelsm.common.settings import overridden
-from lancelsm.common.shown import did_you_mean
 from lancelsm.errors import Invalid
 
 _DEFAULT = "default"

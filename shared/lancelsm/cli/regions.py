@@ -169,7 +169,7 @@ def reshard(
     from dataclasses import asdict
 
     from lancelsm.admin.reshard import reshard as reshard_table
-    from lancelsm.common.shown import counted
+    from lancelsm.common.error_text import counted
 
     handle = session.handle(uri)
     with session.working("Resharding"):

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from pyarrow import RecordBatch, Table
 
-    from lancelsm.common.committed import Committed
+    from lancelsm.common.write_result import Committed
 
 STDOUT = "-"
 commands = typer.Typer()
@@ -176,7 +176,7 @@ def scan(  # noqa: PLR0917 - one for each option
     "steps"}.
     """
     from lancelsm.cli.output import show_rows
-    from lancelsm.common.shown import counted
+    from lancelsm.common.error_text import counted
     from lancelsm.record.export import write_file
     from lancelsm.stack.query import count_rows
 
@@ -254,7 +254,7 @@ def get(
 
 
 def _show_committed(session: Session, verb: str, committed: Committed, *, conditional: bool = False) -> None:
-    from lancelsm.common.shown import counted
+    from lancelsm.common.error_text import counted
     from lancelsm.stack import documents
 
     document = documents.committed_or_skipped(committed) if conditional else documents.committed(committed)

@@ -58,7 +58,7 @@ def _text(report: Report) -> Any:
     from rich.console import Group
 
     from lancelsm.cli.text import listing
-    from lancelsm.common.shown import counted
+    from lancelsm.common.error_text import counted
 
     summary = f"{report.checked:,} objects and records checked, {counted(len(report.problems), 'problem')}"
     if report.orphans:

@@ -264,7 +264,7 @@ def drop(
     a crash, the same command continues. As JSON: {"dropped": uri, "deleted": number of objects}.
     """
     import lancelsm
-    from lancelsm.common.shown import counted
+    from lancelsm.common.error_text import counted
     from lancelsm.region.handle import canonical
 
     if not yes:
@@ -282,7 +282,7 @@ def drop(
 def _restore_in_place(session: Session, uri: str, at: str) -> None:
     from dataclasses import asdict
 
-    from lancelsm.common.shown import counted
+    from lancelsm.common.error_text import counted
     from lancelsm.history.at import at_of_text
 
     table = session.open(uri)
@@ -301,7 +301,7 @@ def _show(session: Session, verb: str, pin: Pin) -> None:
 
 
 def _show_copied(session: Session, verb: str, copied: Copied) -> None:
-    from lancelsm.common.shown import counted
+    from lancelsm.common.error_text import counted
 
     document = {"table": copied.uri, "rows": copied.rows, "from": copied.source}
     session.show(document, lambda: f"{verb} {counted(copied.rows, 'row')} of {copied.source} to {copied.uri}")

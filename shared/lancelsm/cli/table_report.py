@@ -30,7 +30,7 @@ def report(
     """
     from pathlib import Path
 
-    from lancelsm.common.shown import counted
+    from lancelsm.common.error_text import counted
     from lancelsm.errors import Invalid
     from lancelsm.stack.table_report.page import page
 

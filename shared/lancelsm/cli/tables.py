@@ -54,7 +54,7 @@ def init(  # noqa: PLR0917 - one for each option
     if len(indexes := dict(wanted)) != len(wanted):
         raise typer.BadParameter("two indexes are on one column", param_hint="--index")
     from lancelsm.admin.create import create_table
-    from lancelsm.common.shown import counted
+    from lancelsm.common.error_text import counted
     from lancelsm.record.files import read_file
     from lancelsm.record.normalize import inferred
     from lancelsm.region.catalog import regions as list_regions
@@ -128,7 +128,7 @@ def status(
     "generations", "entries_per_second", "work"}.
     """
     from lancelsm.cli.text import listing, printable
-    from lancelsm.common.shown import counted
+    from lancelsm.common.error_text import counted
     from lancelsm.read.status import full_status
 
     if watch:
@@ -246,8 +246,8 @@ def config_get(
     {"table", "settings": [{"name", "value", "source"}]}.
     """
     from lancelsm.cli.text import listing
+    from lancelsm.common.error_text import did_you_mean
     from lancelsm.common.settings import setting_sources
-    from lancelsm.common.shown import did_you_mean
     from lancelsm.errors import Invalid
 
     handle = session.handle(uri)

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from lancelsm.common.shown import counted
+from lancelsm.common.error_text import counted
 from lancelsm.read.status import RegionStatus, TableStatus, read_status
 from lancelsm.region.lease import BASE_LEASE, COLLECTOR_LEASE, INDEXES_LEASE, is_held
 

@@ -34,10 +34,10 @@ from lancelsm.client.invoke import (
 )
 from lancelsm.client.large_payloads import Fetch, decode_file, decode_lines, fetch, put, work_location
 from lancelsm.common import aws
-from lancelsm.common.checked import checked
+from lancelsm.common.argument_checks import checked
 from lancelsm.common.clock import Budget, Clock, Ids, SystemClock, SystemIds
-from lancelsm.common.committed import Committed, CommittedEntry
 from lancelsm.common.row_types import ArrowLike, KeyRow, Vector
+from lancelsm.common.write_result import Committed, CommittedEntry
 from lancelsm.errors import Ambiguous, Invalid, Unavailable
 
 if TYPE_CHECKING:  # an app without pyarrow sends and reads dicts

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from lancelsm.common.shown import shown
+from lancelsm.common.error_text import shown
 from lancelsm.errors import Invalid
 
 NEVER = "never"

@@ -1,6 +1,6 @@
 """Repeat a step in a thread while a block runs. A KeyboardInterrupt at any line of the block can't stop its end.
 
-See `common.pool` for why this uses no thread or event of `threading`.
+See `common.task_pool` for why this uses no thread or event of `threading`.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from lancelsm.common.shown import did_you_mean, shown
+from lancelsm.common.error_text import did_you_mean, shown
 from lancelsm.errors import Invalid, error_context
 
 _PREFIX = "LANCELSM_"

@@ -20,7 +20,7 @@ from functools import partial
 import pyarrow as pa
 
 from lancelsm.common.layout import NO_GENERATION, Generation, RegionId, generation_name, generation_path
-from lancelsm.common.room import Room
+from lancelsm.common.memory_budget import MemoryBudget
 from lancelsm.common.setsum import Setsum
 from lancelsm.compaction.flush import Write
 from lancelsm.compaction.fold import FoldedRows
@@ -105,7 +105,7 @@ def compact_table(
     if not plans:
         return []
     handle = handle.with_columns_of(base)
-    write, room = writing(handle, base), Room(handle.settings.flush_memory_bytes)
+    write, room = writing(handle, base), MemoryBudget(handle.settings.flush_memory_bytes)
 
     def run(plan: tuple[Region, Manifest, Generation]) -> list[CompactedGeneration]:
         with ExitStack() as held:
@@ -133,7 +133,7 @@ def _compact_region(
     counter: Generation,
     *,
     write: Write,
-    room: Room,
+    room: MemoryBudget,
     bounds: Bounds | None,
 ) -> list[CompactedGeneration]:
     made: list[CompactedGeneration] = []

@@ -26,8 +26,8 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from lancelsm.common.error_text import did_you_mean
 from lancelsm.common.layout import generation_path
-from lancelsm.common.shown import did_you_mean
 from lancelsm.dataset import indexes as stored
 from lancelsm.dataset.base_table import BaseTable
 from lancelsm.dataset.generation_indexes import index_generation

@@ -9,8 +9,8 @@ from functools import partial
 
 from lancelsm.common.full_disk import is_full, no_room
 from lancelsm.common.layout import Generation, Position, RegionId, generation_path
-from lancelsm.common.pool import in_threads
-from lancelsm.common.room import Room
+from lancelsm.common.memory_budget import MemoryBudget
+from lancelsm.common.task_pool import in_threads
 from lancelsm.compaction.engine import committed_manifests, runner_of
 from lancelsm.compaction.expired import remove_expired
 from lancelsm.compaction.flush import Stored, Write, flush
@@ -107,7 +107,7 @@ def flush_regions(
 
     Raises: the same errors as `flush_table`.
     """
-    context, room = handle.context, Room(handle.settings.flush_memory_bytes)
+    context, room = handle.context, MemoryBudget(handle.settings.flush_memory_bytes)
     wanted = list_regions()
     heads_read = with_heads(context, wanted)
     base = handle.read_base()  # guard: list of indexes is read after the regions
@@ -129,7 +129,7 @@ def flush_region(
     *,
     held: Head | None = None,
     write: Write | None = None,
-    room: Room | None = None,
+    room: MemoryBudget | None = None,
     pace: Pace | None = None,
 ) -> list[Flushed]:
     """Flush one region until generations hold all entries that a head shows; a concurrent flush counts too.
@@ -152,7 +152,7 @@ def flush_region(
     end, reached = head.next_position - 1, manifest.replay_after
     if write is None:
         handle, write = _newest_writing(handle)
-    room = room or Room(handle.settings.flush_memory_bytes)
+    room = room or MemoryBudget(handle.settings.flush_memory_bytes)
     bytes_max = min(handle.settings.flush_bytes, handle.settings.flush_memory_bytes)
     while reached < end:
         mean = (head.wal_bytes - manifest.wal_bytes) // (end - reached)

@@ -21,8 +21,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lancelsm.common.layout import Generation, RegionId
-from lancelsm.common.pool import PoolTask, TaskPool
 from lancelsm.common.setsum import Setsum
+from lancelsm.common.task_pool import PoolTask, TaskPool
 from lancelsm.compaction.plan import Sums
 from lancelsm.dataset import base_rows
 from lancelsm.dataset.base_rows import ROW_ADDRESS, Base, NewFragment

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lancelsm.common.trace import NO_TRACE, Trace
+from lancelsm.common.read_trace import NO_TRACE, Trace
 from lancelsm.dataset.base_table import BaseTable
 from lancelsm.dataset.conditions import Condition
 from lancelsm.dataset.damaged import naming_damage

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import lance
 from lance.file import LanceFileReader, LanceFileSession
 
-from lancelsm.common.trace import NO_TRACE, Trace
+from lancelsm.common.read_trace import NO_TRACE, Trace
 
 _BLOCK, _LOCAL_BLOCK = 64 << 10, 4 << 10  # what Lance reads at the end of a file, from a store and from a disk
 

@@ -18,8 +18,8 @@ from lance.file import LanceFileSession
 
 from lancelsm.common.bounded_cache import NOTHING_KEPT, BoundedCache
 from lancelsm.common.layout import KEY_FILTER, KEY_INDEX, LANCE_DIRECTORIES, MEM_WAL
+from lancelsm.common.read_trace import NO_TRACE, Trace
 from lancelsm.common.setsum import Setsum
-from lancelsm.common.trace import NO_TRACE, Trace
 from lancelsm.dataset.bloom import BYTES, is_filterable, may_contain
 from lancelsm.dataset.conditions import Condition
 from lancelsm.dataset.fields import StoredField, fitted, stored_fields

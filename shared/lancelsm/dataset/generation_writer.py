@@ -15,8 +15,8 @@ from lance.fragment import DataFile, FragmentMetadata, write_fragments
 
 from lancelsm.common.full_disk import means_full, no_room
 from lancelsm.common.layout import KEY_FILTER
-from lancelsm.common.pool import ahead, in_threads
 from lancelsm.common.setsum import Setsum
+from lancelsm.common.task_pool import ahead, in_threads
 from lancelsm.dataset.bloom import build_bloom
 from lancelsm.dataset.fields import Numbering, numbering
 from lancelsm.dataset.generation import BLOOM, StorageOptions

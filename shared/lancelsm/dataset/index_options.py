@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from lancelsm.common.shown import did_you_mean, shown
+from lancelsm.common.error_text import did_you_mean, shown
 from lancelsm.errors import Invalid
 
 _IVF: Final = frozenset(

@@ -22,7 +22,7 @@ from xxhash import xxh3_128_digest
 
 from lancelsm.common.bounded_cache import NOTHING_KEPT, BoundedCache
 from lancelsm.common.layout import KEY_FILTER
-from lancelsm.common.trace import NO_TRACE, Trace
+from lancelsm.common.read_trace import NO_TRACE, Trace
 from lancelsm.dataset.bloom import bit_positions
 from lancelsm.errors import Corrupt
 from lancelsm.record.rowsum import row_hashes

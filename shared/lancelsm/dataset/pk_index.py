@@ -18,8 +18,8 @@ import pyarrow.compute as pc
 from lance.file import LanceFileSession
 
 from lancelsm.common.layout import KEY_INDEX_FILES
+from lancelsm.common.read_trace import NO_TRACE, Trace
 from lancelsm.common.setsum import Setsum
-from lancelsm.common.trace import NO_TRACE, Trace
 from lancelsm.dataset.counted_files import open_file
 from lancelsm.errors import Corrupt
 from lancelsm.record.key import key_column

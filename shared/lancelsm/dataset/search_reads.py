@@ -23,7 +23,7 @@ import pyarrow as pa
 from lance.file import LanceFileSession
 from lance.query import FullTextQuery, MatchQuery, MultiMatchQuery
 
-from lancelsm.common.trace import NO_TRACE, Trace
+from lancelsm.common.read_trace import NO_TRACE, Trace
 from lancelsm.dataset.base_table import BaseTable, StorageOptions
 from lancelsm.dataset.conditions import Condition
 from lancelsm.dataset.counted_files import open_file

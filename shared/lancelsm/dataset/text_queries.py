@@ -11,7 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from lancelsm.common.shown import did_you_mean
+from lancelsm.common.error_text import did_you_mean
 from lancelsm.dataset.native import USER, read_errors, text_of
 from lancelsm.dataset.search_reads import SCORE, Searched, indexed_rows
 from lancelsm.errors import Corrupt, Invalid

@@ -18,7 +18,7 @@ from functools import partial
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lancelsm.common.checked import checked
+from lancelsm.common.argument_checks import checked
 from lancelsm.common.layout import Epoch, Position, RegionId
 from lancelsm.errors import Corrupt, Invalid, error_context
 from lancelsm.history import cursor as cursors

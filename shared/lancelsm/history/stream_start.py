@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated
 
+from lancelsm.common.error_text import shown
 from lancelsm.common.layout import Position, RegionId
-from lancelsm.common.shown import shown
 from lancelsm.errors import Invalid
 from lancelsm.history.committed_entries import committed, log_collected
 from lancelsm.region.catalog import Region, TableContext, regions

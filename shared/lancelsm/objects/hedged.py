@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterator
 from queue import Empty, SimpleQueue
 
 from lancelsm.common.clock import Clock
-from lancelsm.common.trace import NO_TRACE, Trace
+from lancelsm.common.read_trace import NO_TRACE, Trace
 from lancelsm.objects import Body, ETag, Listed, Object, ObjectStore, PreconditionFailed, WriteUnknown, Written
 
 _KEPT = 64  # the number of last reads whose times are kept

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import replace
 
 from lancelsm.common.layout import Key
-from lancelsm.common.trace import Trace
+from lancelsm.common.read_trace import Trace
 from lancelsm.objects import Body, ETag, Listed, Object, ObjectStore, PreconditionFailed, WriteUnknown, Written
 from lancelsm.objects.hedged import HedgedStore
 from lancelsm.region.catalog import TableContext

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from lancelsm.common.clock import Clock
 from lancelsm.common.layout import Generation, RegionId
-from lancelsm.common.trace import Trace
+from lancelsm.common.read_trace import Trace
 from lancelsm.dataset.indexes import base_indexes
 from lancelsm.objects import ObjectStore
 from lancelsm.read.index_status import read_index_statuses

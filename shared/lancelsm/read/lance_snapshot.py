@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from lancelsm.common.error_text import did_you_mean
 from lancelsm.common.layout import NO_GENERATION, Generation, RegionId
-from lancelsm.common.shown import did_you_mean
 from lancelsm.dataset.indexes import base_indexes
 from lancelsm.dataset.lance_readers import LanceSnapshot, ListedGenerations, lance_snapshot
 from lancelsm.dataset.merged_generations import read_markers

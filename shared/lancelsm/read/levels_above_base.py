@@ -9,9 +9,9 @@ import pyarrow as pa
 
 from lancelsm.common.bounded_cache import BoundedCache
 from lancelsm.common.layout import Generation, RegionId
-from lancelsm.common.pool import in_threads
+from lancelsm.common.read_trace import Trace
 from lancelsm.common.setsum import Setsum
-from lancelsm.common.trace import Trace
+from lancelsm.common.task_pool import in_threads
 from lancelsm.dataset.conditions import Condition
 from lancelsm.dataset.generation import possible_keys, read_generation
 from lancelsm.objects.location import local_path

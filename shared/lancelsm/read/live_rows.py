@@ -17,8 +17,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from lancelsm.common.bounded_cache import NOTHING_KEPT, BoundedCache
-from lancelsm.common.pool import in_threads
-from lancelsm.common.trace import Trace
+from lancelsm.common.read_trace import Trace
+from lancelsm.common.task_pool import in_threads
 from lancelsm.dataset.base_reads import scan_base
 from lancelsm.dataset.conditions import Condition
 from lancelsm.dataset.key_lookup import ABSENT

@@ -9,7 +9,7 @@ from typing import Literal
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lancelsm.common.shown import did_you_mean, shown
+from lancelsm.common.error_text import did_you_mean, shown
 from lancelsm.errors import Invalid
 
 _ROWS_AT_ONCE = 65_536

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lancelsm.common.bounded_cache import NOTHING_KEPT, BoundedCache
-from lancelsm.common.trace import NO_TRACE, Trace
+from lancelsm.common.read_trace import NO_TRACE, Trace
 from lancelsm.dataset.base_reads import rows_of_keys
 from lancelsm.dataset.conditions import Condition, read_condition, unexpired
 from lancelsm.dataset.generation import lookup_generation

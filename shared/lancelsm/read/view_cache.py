@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from lancelsm.common.bounded_cache import BoundedCache
 from lancelsm.common.layout import NO_GENERATION, RegionId
-from lancelsm.common.trace import NO_TRACE, Trace
+from lancelsm.common.read_trace import NO_TRACE, Trace
 from lancelsm.dataset.base_table import BaseTable, newest_version
 from lancelsm.read.followed_log import followed
 from lancelsm.read.region_snapshot import find_region_snapshot

@@ -10,7 +10,7 @@ from typing import Any, Final, Literal, TypeAlias
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lancelsm.common.shown import shown
+from lancelsm.common.error_text import shown
 from lancelsm.errors import Invalid
 from lancelsm.record.casts import cast_column, nulls, shown_value
 from lancelsm.record.key import fold, last_of_key, newest

@@ -15,7 +15,7 @@ from itertools import count
 
 import pyarrow as pa
 
-from lancelsm.common.shown import did_you_mean, shown
+from lancelsm.common.error_text import did_you_mean, shown
 from lancelsm.errors import Contended, Invalid
 from lancelsm.record.admission import children, with_children
 from lancelsm.record.casts import as_column, as_schema

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from lancelsm.common.shown import shown
+from lancelsm.common.error_text import shown
 from lancelsm.errors import Invalid
 from lancelsm.record.admission import check_columns, check_depth, declared, is_any
 from lancelsm.record.casts import cast_column

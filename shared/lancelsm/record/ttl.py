@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lancelsm.common.duration import seconds_of
-from lancelsm.common.shown import shown
+from lancelsm.common.error_text import shown
 from lancelsm.errors import Corrupt, Invalid
 from lancelsm.record.schema import TOMBSTONE, unknown_column
 

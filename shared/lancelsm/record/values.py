@@ -23,7 +23,7 @@ from typing import Any, Final, TypeAlias
 
 import pyarrow as pa
 
-from lancelsm.common.shown import shown
+from lancelsm.common.error_text import shown
 from lancelsm.errors import Invalid
 from lancelsm.record.admission import children
 from lancelsm.record.casts import as_type, attempt, converted, kind_of, storage_type

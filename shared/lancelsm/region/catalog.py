@@ -22,7 +22,7 @@ from lancelsm.common.layout import (
     spec_number,
     table_key,
 )
-from lancelsm.common.pool import in_threads
+from lancelsm.common.task_pool import in_threads
 from lancelsm.errors import Corrupt, Fenced, Invalid, error_context
 from lancelsm.objects import ObjectStore
 from lancelsm.objects.location import local_path

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lancelsm.common import settings as setting
-from lancelsm.common.checked import checked
+from lancelsm.common.argument_checks import checked
 from lancelsm.common.clock import Clock, Ids, SystemClock, SystemIds
 from lancelsm.common.formats import check_format
 from lancelsm.common.layout import CONFIG, table_key

@@ -19,7 +19,7 @@ from urllib.parse import quote, unquote
 from lancelsm.common.clock import Budget, Clock, Ids
 from lancelsm.common.json_text import parse_json
 from lancelsm.common.layout import REGISTRY_OBJECTS, Key, Nonce
-from lancelsm.common.pool import TaskPool
+from lancelsm.common.task_pool import TaskPool
 from lancelsm.errors import Contended, Corrupt, Invalid, Unavailable
 from lancelsm.objects import ETag, Listed, ObjectStore, PreconditionFailed, WriteUnknown, Written
 from lancelsm.registry import (

@@ -11,8 +11,8 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from lancelsm.common.committed import Committed
     from lancelsm.common.layout import Generation, RegionId
+    from lancelsm.common.write_result import Committed
     from lancelsm.compaction.compact import CompactedGeneration
     from lancelsm.compaction.maintenance import Flushed
     from lancelsm.compaction.merge import Merged

@@ -15,9 +15,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, fields
 from typing import Any, Literal, Protocol, TypeVar, get_args, get_origin
 
+from lancelsm.common.error_text import did_you_mean, shown
 from lancelsm.common.panics import panics_as_errors
 from lancelsm.common.settings import resolve
-from lancelsm.common.shown import did_you_mean, shown
 from lancelsm.errors import Invalid, LsmError
 from lancelsm.stack.telemetry import Telemetry, load
 from lancelsm.stack.tracing import traced

@@ -9,9 +9,9 @@ from typing import Annotated
 
 import pyarrow as pa
 
-from lancelsm.common.checked import checked
+from lancelsm.common.argument_checks import checked
+from lancelsm.common.error_text import shown
 from lancelsm.common.row_types import ArrowLike
-from lancelsm.common.shown import shown
 from lancelsm.errors import Invalid, LsmError
 from lancelsm.history.at import At
 from lancelsm.read.problems import warn_of_problems

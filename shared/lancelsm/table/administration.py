@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lancelsm.common.checked import checked
+from lancelsm.common.argument_checks import checked
 from lancelsm.read.status import TableStatus, full_status
 from lancelsm.region.catalog import Region
 from lancelsm.region.head import Head

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from lancelsm.common.checked import checked
+from lancelsm.common.argument_checks import checked
 from lancelsm.common.row_types import Value
 from lancelsm.errors import Invalid
 from lancelsm.record.type_names import TYPES, is_type_name

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Self
 
-from lancelsm.common.checked import checked
+from lancelsm.common.argument_checks import checked
 from lancelsm.common.duration import time_to_live
 from lancelsm.errors import Invalid, error_context
 from lancelsm.history.at import At

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lancelsm.common.checked import checked
+from lancelsm.common.argument_checks import checked
 from lancelsm.compaction.runner import Engine
 from lancelsm.errors import error_context
 from lancelsm.read.index_status import IndexStatus

@@ -11,11 +11,11 @@ from typing import Any, Self, TypeVar
 
 import pyarrow as pa
 
+from lancelsm.common.argument_checks import checked
 from lancelsm.common.bounded_cache import BoundedCache
-from lancelsm.common.checked import checked
-from lancelsm.common.committed import Committed
+from lancelsm.common.read_trace import NO_TRACE, Trace
 from lancelsm.common.settings import Settings, given_settings
-from lancelsm.common.trace import NO_TRACE, Trace
+from lancelsm.common.write_result import Committed
 from lancelsm.dataset.base_table import BaseTable
 from lancelsm.errors import Contended, Corrupt, Invalid, Unavailable, error_context
 from lancelsm.history.at import At, AtSnapshot, find_version, parse_at

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 
 import pyarrow as pa
 
-from lancelsm.common.checked import checked
+from lancelsm.common.argument_checks import checked
 from lancelsm.common.row_types import Keys, LanceQuery, Vector
 from lancelsm.dataset.lance_readers import LanceSnapshot
 from lancelsm.errors import Invalid, error_context

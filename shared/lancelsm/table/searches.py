@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal
 
 import pyarrow as pa
 
-from lancelsm.common.checked import checked
+from lancelsm.common.argument_checks import checked
 from lancelsm.common.row_types import LanceQuery, Vector
 from lancelsm.history.at import At
 from lancelsm.read.freshness import Consistency

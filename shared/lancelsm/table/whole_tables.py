@@ -10,7 +10,7 @@ from lancelsm.admin.backup import back_up_view, restore_backup
 from lancelsm.admin.clone import Copied, clone_snapshot
 from lancelsm.admin.copy_table import copy_table
 from lancelsm.admin.drop import drop_table
-from lancelsm.common.checked import checked
+from lancelsm.common.argument_checks import checked
 from lancelsm.history.at import At
 from lancelsm.region.handle import Ports, TableHandle, open_table
 from lancelsm.region.on_ports import on_ports

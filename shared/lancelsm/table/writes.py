@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import pyarrow as pa
 
-from lancelsm.common.checked import checked
-from lancelsm.common.committed import Committed
+from lancelsm.common.argument_checks import checked
 from lancelsm.common.row_types import ArrowLike, Keys
+from lancelsm.common.write_result import Committed
 from lancelsm.errors import Invalid, error_context
 from lancelsm.read.transact.conditional import UpsertOptions, check_options, decide_by
 from lancelsm.read.transact.edits import Edits, stored_edits

@@ -13,7 +13,7 @@ from time import sleep  # noqa: TID251 - no time passes: it lets other threads r
 import pyarrow as pa
 
 from lancelsm.common.clock import Clock
-from lancelsm.common.committed import Committed, CommittedEntry
+from lancelsm.common.write_result import Committed, CommittedEntry
 from lancelsm.record.single_rows import SingleRow
 from lancelsm.wal.region_writer import committed
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from lancelsm.common.committed import Committed
+from lancelsm.common.write_result import Committed
 from lancelsm.record.normalize import deletes, upserts
 from lancelsm.region.handle import Ports, TableHandle, open_configured
 from lancelsm.wal.region_writer import RegionWriters

@@ -9,8 +9,8 @@ from functools import partial
 
 import pyarrow as pa
 
-from lancelsm.common.committed import Committed, CommittedEntry
 from lancelsm.common.layout import RegionValues
+from lancelsm.common.write_result import Committed, CommittedEntry
 from lancelsm.errors import Corrupt, Fenced, Invalid, LsmError, Unavailable
 from lancelsm.record.schema_history import FIRST_VERSION
 from lancelsm.region.catalog import Region, SealedRegion, check_not_dropped

@@ -15,8 +15,8 @@ from typing import Protocol
 import pyarrow as pa
 
 from lancelsm.common.layout import Position, wal_entry, wal_prefix
-from lancelsm.common.pool import PoolTask, TaskPool
 from lancelsm.common.setsum import Setsum
+from lancelsm.common.task_pool import PoolTask, TaskPool
 from lancelsm.errors import Corrupt, Invalid, error_context
 from lancelsm.record.rowsum import row_setsum
 from lancelsm.record.schema import TOMBSTONE, TableSchema, conform

@@ -16,10 +16,10 @@ from typing import Any, Final, Self
 
 import pyarrow as pa
 
-from lancelsm.common.committed import Committed, CommittedEntry
 from lancelsm.common.layout import RegionValues
-from lancelsm.common.pool import TaskPool
 from lancelsm.common.row_types import ArrowLike, Keys
+from lancelsm.common.task_pool import TaskPool
+from lancelsm.common.write_result import Committed, CommittedEntry
 from lancelsm.errors import Contended, Invalid, LsmError, Unavailable, error_context
 from lancelsm.record.normalize import deletes
 from lancelsm.record.schema import TableSchema, conform

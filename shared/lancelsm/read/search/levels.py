@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from lancelsm.common.trace import NO_TRACE, Trace
+from lancelsm.common.read_trace import NO_TRACE, Trace
 from lancelsm.dataset.indexes import BaseIndex, base_indexes
 from lancelsm.dataset.key_lookup import ABSENT
 from lancelsm.dataset.search_reads import (

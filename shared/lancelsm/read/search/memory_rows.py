@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import pyarrow as pa
 
-from lancelsm.common.trace import NO_TRACE, Trace
+from lancelsm.common.read_trace import NO_TRACE, Trace
 from lancelsm.dataset.generation import read_generation
 from lancelsm.dataset.search_reads import DISTANCE
 from lancelsm.read.search.distances import Distances, Matrix, Offsets, distances

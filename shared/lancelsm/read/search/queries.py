@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from lancelsm.common.shown import did_you_mean, shown
+from lancelsm.common.error_text import did_you_mean, shown
 from lancelsm.dataset.conditions import Condition, read_condition
 from lancelsm.dataset.indexes import BaseIndex, vectors_remedy
 from lancelsm.dataset.search_reads import DISTANCE, SCORE, is_text_query

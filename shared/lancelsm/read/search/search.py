@@ -12,8 +12,8 @@ from typing import Any, Literal
 import pyarrow as pa
 
 from lancelsm.common.bounded_cache import BoundedCache
-from lancelsm.common.shown import shown
-from lancelsm.common.trace import NO_TRACE, Trace
+from lancelsm.common.error_text import shown
+from lancelsm.common.read_trace import NO_TRACE, Trace
 from lancelsm.dataset.conditions import unexpired
 from lancelsm.dataset.search_reads import DISTANCE, SCORE
 from lancelsm.dataset.text_queries import QueryCheck

@@ -26,7 +26,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lancelsm.common.bounded_cache import BoundedCache
-from lancelsm.common.trace import NO_TRACE, Trace
+from lancelsm.common.read_trace import NO_TRACE, Trace
 from lancelsm.dataset.search_reads import (
     ROW_ID,
     SCORE,

@@ -13,8 +13,8 @@ from typing import TypeVar
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lancelsm.common.pool import TaskPool
-from lancelsm.common.trace import NO_TRACE, Trace
+from lancelsm.common.read_trace import NO_TRACE, Trace
+from lancelsm.common.task_pool import TaskPool
 from lancelsm.dataset.search_reads import DISTANCE, nearest
 from lancelsm.read.search.levels import Levels, StoredLevel
 from lancelsm.read.search.memory_rows import MemoryRows, live_rows, nearest_of

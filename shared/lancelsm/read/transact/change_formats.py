@@ -10,8 +10,8 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
+from lancelsm.common.error_text import shown
 from lancelsm.common.json_text import finite, parse_json
-from lancelsm.common.shown import shown
 from lancelsm.errors import Invalid
 from lancelsm.read.transact import mongodb
 from lancelsm.read.transact.change_event import RowChange, Selection

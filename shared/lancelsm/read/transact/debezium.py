@@ -18,7 +18,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from lancelsm.common.shown import shown
+from lancelsm.common.error_text import shown
 from lancelsm.errors import Invalid
 
 Field = Mapping[str, Any]

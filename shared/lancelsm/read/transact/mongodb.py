@@ -11,8 +11,8 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from lancelsm.common.error_text import shown
 from lancelsm.common.json_text import parse_json
-from lancelsm.common.shown import shown
 from lancelsm.errors import Invalid
 from lancelsm.read.transact.debezium import NOT_DECODED, not_decoded, timestamp_of
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lancelsm.common.shown import shown
+from lancelsm.common.error_text import shown
 from lancelsm.errors import Invalid
 from lancelsm.record.casts import as_column, shown_value, whole
 from lancelsm.record.key import key_column

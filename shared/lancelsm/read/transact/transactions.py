@@ -10,8 +10,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lancelsm.common.bounded_cache import BoundedCache
-from lancelsm.common.committed import Committed
 from lancelsm.common.layout import RegionId
+from lancelsm.common.write_result import Committed
 from lancelsm.dataset.assignments import read_assignments
 from lancelsm.dataset.conditions import read_condition
 from lancelsm.read import reader

@@ -17,8 +17,8 @@ from itertools import takewhile
 
 import pyarrow as pa
 
-from lancelsm.common.committed import CommittedEntry
 from lancelsm.common.layout import region_id
+from lancelsm.common.write_result import CommittedEntry
 from lancelsm.errors import Invalid, LsmError, Unavailable
 from lancelsm.record.schema import NewerSchema, conform
 from lancelsm.region.catalog import OnlyEvents, Region, SealedRegion

@@ -13,9 +13,9 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from lancelsm.common.committed import CommittedEntry
 from lancelsm.common.layout import Position, region_id
 from lancelsm.common.setsum import Setsum
+from lancelsm.common.write_result import CommittedEntry
 from lancelsm.errors import Invalid
 from lancelsm.region.catalog import OnlyEvents, Region, regions
 from lancelsm.region.handle import TableHandle, WriteTarget

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from lancelsm.common.checked import checked
+from lancelsm.common.argument_checks import checked
 from lancelsm.dataset.base_table import BaseTable
 from lancelsm.errors import LsmError
 from lancelsm.history.changes import cursor_lag

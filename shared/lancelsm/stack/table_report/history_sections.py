@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping
 from html import escape
 
-from lancelsm.common.shown import counted
+from lancelsm.common.error_text import counted
 from lancelsm.gc.lists import GarbageKind
 from lancelsm.stack.table_report import charts
 from lancelsm.stack.table_report.charts import TimeSpan, duration, moment, size

@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from html import escape
 
-from lancelsm.common.shown import counted
+from lancelsm.common.error_text import counted
 from lancelsm.stack.table_report import charts
 from lancelsm.stack.table_report.page import fragment
 from lancelsm.stack.table_report.region_sections import UNKNOWN, all_readable, at_least, lag_of, readable, waits

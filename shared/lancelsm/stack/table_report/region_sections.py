@@ -6,7 +6,7 @@ from collections import Counter
 from html import escape
 from typing import Final
 
-from lancelsm.common.shown import counted
+from lancelsm.common.error_text import counted
 from lancelsm.stack.table_report import charts
 from lancelsm.stack.table_report.charts import duration
 from lancelsm.stack.table_report.report_facts import RegionFacts, RegionLevels, ReportFacts

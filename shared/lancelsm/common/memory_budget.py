@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 
-class Room:
+class MemoryBudget:
     """Memory that several tasks share. Thread-safe; a thread takes only one share at a time.
 
     Args:

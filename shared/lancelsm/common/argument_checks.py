@@ -17,8 +17,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, ParamSpec, TypeVar, Union
 
+from lancelsm.common.error_text import shown
 from lancelsm.common.panics import panics_as_errors
-from lancelsm.common.shown import shown
 from lancelsm.errors import Invalid
 
 P = ParamSpec("P")
