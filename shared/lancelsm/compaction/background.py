@@ -39,7 +39,7 @@ class Ran:
     Args:
         generations: how many generations flushes wrote.
         merged_generations: how many generations merges brought into the base.
-        merges: how many merges did that.
+        merges: how many merges there were.
         compactions: how often fragments of the base were rewritten.
         compacted_generations: how many generations were replaced by larger ones.
     """

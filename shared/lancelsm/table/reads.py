@@ -206,7 +206,7 @@ class TableReads(TableSearch):
 
     @checked
     def to_duckdb(self, connection: DuckDBPyConnection | None = None) -> DuckDBPyRelation:
-        """Return the table as a relation of duckdb. Each query of it scans the table as of then.
+        """Return the table as a relation of duckdb. Each query scans the table as it is at that moment.
 
         Args:
             connection: a connection of duckdb; by default its default connection.

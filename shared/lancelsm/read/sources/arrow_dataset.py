@@ -140,7 +140,7 @@ class _Fragment:
 
 
 class ArrowDataset(pyarrow.dataset.Dataset):  # type: ignore[misc]
-    """A table as a `pyarrow.dataset.Dataset`. Each read scans the table as it is then."""
+    """A table as a `pyarrow.dataset.Dataset`. Each read scans the table as it is at that moment."""
 
     def __init__(self, table: Scannable) -> None:
         plain_schema(table)
@@ -205,14 +205,14 @@ class ArrowDataset(pyarrow.dataset.Dataset):  # type: ignore[misc]
 def arrow_dataset(table: Scannable) -> ArrowDataset:
     """Return a table as a dataset of pyarrow, for every engine that reads such datasets.
 
-    Each read of the dataset scans the table as of then, with the columns and the filter that the reader gives. Open the
+    Each read scans the table as it is at that moment, with the columns and the filter that the reader gives. Open the
     table at a snapshot to see the same rows in every read.
     """
     return ArrowDataset(table)
 
 
 def duckdb_relation(table: Scannable, connection: DuckDBPyConnection | None = None) -> DuckDBPyRelation:
-    """Return a table as a relation of duckdb. Each query of the relation scans the table as of then.
+    """Return a table as a relation of duckdb. Each query scans the table as it is at that moment.
 
     Args:
         connection: a connection of duckdb; by default its default connection.

@@ -26,7 +26,7 @@ _INTEGERS = re.compile(r"U?Int(8|16|32|64)")
 
 
 def polars_frame(table: Scannable) -> LazyFrame:
-    """Return a table as a lazy frame of polars. Each `collect` scans the table as of then.
+    """Return a table as a lazy frame of polars. Each `collect` scans the table as it is at that moment.
 
     Raises:
         Invalid: polars is not installed, or lacks the type of a column.
