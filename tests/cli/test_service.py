@@ -137,6 +137,21 @@ def test_a_lease_that_expired_is_taken_again(tmp_path: Path) -> None:
     assert [one.step for one in events] == ["collect", "collect"]
 
 
+def test_a_service_that_lost_the_lease_collects_no_more_until_it_is_free_again(tmp_path: Path) -> None:
+    table, clock, events = make_table(tmp_path / "a"), FakeClock(), []
+    handle, other = (open_table(table.uri, ports=Ports(clock=clock, threads=1)) for _ in range(2))
+    service = TableService(handle, stop=threading.Event(), report=events.append)
+    with ExitStack() as held:
+        service._collect_if_due(held)
+        clock.advance(4000.0)  # it stalls, and its lease expires
+        with lease(other.context, COLLECTOR_LEASE) as is_ours:
+            service._collect_if_due(held)
+            assert (is_ours(), len(events)) == (True, 1)
+        clock.advance(4000.0)
+        service._collect_if_due(held)
+    assert len(events) == 2
+
+
 @pytest.mark.rest
 def test_a_table_that_fails_leaves_the_others_running(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     good, bad = (make_table(tmp_path / name) for name in ("good", "bad"))

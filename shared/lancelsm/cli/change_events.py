@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from enum import StrEnum
 from itertools import chain, islice
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -77,7 +78,8 @@ def apply(  # noqa: PLR0917 - one for each option
 
     table = session.open(uri)
     done = Applied()
-    with error_context(table=table.uri):
+    total = _bytes(files)
+    with error_context(table=table.uri), session.working("Applying", total=total) as advance:
         for numbers, lines in _parts(_lines(files) if source is None else _whole_lines(_lines(files)), first):
             with _naming_lines(numbers):
                 done += table.apply_changes(
@@ -92,6 +94,7 @@ def apply(  # noqa: PLR0917 - one for each option
                     offset=None if source is None else numbers,
                     on_bad_row=on_bad_row.value,
                 )
+            advance(len(lines) if total is None else sum(len(line.encode(errors="surrogateescape")) for line in lines))
     offset = None if source is None else table.source_offset(source)
     session.show({**asdict(done), "offset": offset}, lambda: _text(done, table, offset))
 
@@ -144,6 +147,12 @@ def _is_json(line: str) -> bool:
     except ValueError:
         return False
     return True
+
+
+def _bytes(files: Iterable[str]) -> int | None:
+    """Return the size of the files; None if one of them is no regular file."""
+    paths = [Path(file) for file in files]
+    return sum(path.stat().st_size for path in paths) if all(path.is_file() for path in paths) else None
 
 
 def _lines(files: Iterable[str]) -> Iterator[str]:

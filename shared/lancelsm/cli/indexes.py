@@ -53,7 +53,8 @@ def drop(
 ) -> None:
     """Drop an index. As JSON: {"dropped": name}."""
     table = session.open(uri)
-    table.drop_index(name)
+    with session.working(f"Dropping {name}"):
+        table.drop_index(name)
     session.show({"dropped": name}, lambda: f"Dropped {name}")
 
 
@@ -67,7 +68,9 @@ def list_(session: Session, uri: Uri) -> None:
     """
     from lancelsm.cli.text import listing
 
-    found = [asdict(one) | {"columns": list(one.columns)} for one in session.open(uri).list_indices()]
+    table = session.open(uri)
+    with session.working("Reading"):
+        found = [asdict(one) | {"columns": list(one.columns)} for one in table.list_indices()]
 
     def text() -> Any:
         shown = [{**one, "columns": ", ".join(one["columns"])} for one in found]

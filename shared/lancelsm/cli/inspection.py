@@ -55,7 +55,8 @@ def entries(session: Session, uri: Uri, region: Region = None) -> None:
     from lancelsm.scrubbing.inspection import find_entries
 
     handle = session.handle(uri)
-    found = [asdict(entry) for one in resolve_regions(handle, region) for entry in find_entries(one)]
+    with session.working("Reading"):
+        found = [asdict(entry) for one in resolve_regions(handle, region) for entry in find_entries(one)]
     columns = ("region", "position", "state", "epoch", "rows", "bytes", "fence", "sound", "writer")
     _show(session, handle, "entries", found, columns)
 
@@ -72,13 +73,14 @@ def generations(session: Session, uri: Uri, region: Region = None) -> None:
     from lancelsm.scrubbing.inspection import find_generations
 
     handle = session.handle(uri)
-    regions = resolve_regions(handle, region)
-    counters = handle.read_base().counters
-    found = [
-        asdict(generation)
-        for one in regions
-        for generation in find_generations(one, merged=counters.get(one.id, Generation(0)))
-    ]
+    with session.working("Reading"):
+        regions = resolve_regions(handle, region)
+        counters = handle.read_base().counters
+        found = [
+            asdict(generation)
+            for one in regions
+            for generation in find_generations(one, merged=counters.get(one.id, Generation(0)))
+        ]
     columns = ("region", "generation", "state", "rows", "first_position", "last_position", "objects", "bytes", "path")
     _show(session, handle, "generations", found, columns)
 

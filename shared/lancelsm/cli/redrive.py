@@ -49,7 +49,8 @@ def redrive(
     done: list[Redriven] = []
     failure: LsmError | None = None
     try:
-        done.extend(redrive_queue(dead_letters, openers=openers, dry=not yes))
+        with session.working("Redriving" if yes else "Reading"):
+            done.extend(redrive_queue(dead_letters, openers=openers, dry=not yes))
     except LsmError as error:
         failure = error
     found: list[dict[str, Any]] = [asdict(one) | {"verdict": one.verdict.value} for one in done]

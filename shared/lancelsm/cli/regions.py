@@ -49,7 +49,9 @@ def claim(
 
     handle = session.handle(uri)
     name = owner or handle.config.owner
-    show_regions(session, handle, [(one, claim_region(one, owner=name)) for one in resolve_regions(handle, region)])
+    with session.working("Claiming"):
+        done = [(one, claim_region(one, owner=name)) for one in resolve_regions(handle, region)]
+    show_regions(session, handle, done)
 
 
 @command(group, "seal", example="lancelsm region seal orders --region 1f0a")
@@ -70,7 +72,9 @@ def seal(
         if not sys.stdin.isatty():
             raise typer.BadParameter("needed to seal all regions permanently; or give --region", param_hint="--yes")
         typer.confirm(f"Seal all regions of {handle.context.uri} permanently?", abort=True, err=True)
-    show_regions(session, handle, [(one, seal_region(one)) for one in resolve_regions(handle, region)])
+    with session.working("Sealing"):
+        done = [(one, seal_region(one)) for one in resolve_regions(handle, region)]
+    show_regions(session, handle, done)
 
 
 @command(group, "forget", example="lancelsm region forget orders source:shop.orders-0")
@@ -95,7 +99,9 @@ def forget(
     from lancelsm.wal.forget import forget_producer
 
     handle = session.handle(uri)
-    show_regions(session, handle, forget_producer(resolve_regions(handle, region), producer, handle.target()))
+    with session.working("Forgetting"):
+        done = list(forget_producer(resolve_regions(handle, region), producer, handle.target()))
+    show_regions(session, handle, done)
 
 
 @command(group, "adopt", example="lancelsm region adopt vectors.lance")
@@ -135,19 +141,20 @@ def adopt(
     if theirs and ours:
         raise typer.BadParameter("give one of --theirs and --ours", param_hint="--theirs")
     known = regions is not None and read(open_store(uri, session.storage_options), uri=uri) is not None
-    if known:
-        handle = session.handle(uri)
-    else:
-        handle = adopt_table(
-            uri,
-            registry=registry_kind,
-            owner=owner,
-            on_conflict="theirs" if theirs else "ours" if ours else "refuse",
-            storage_options=session.storage_options,
-            ports=session.ports,
-        )
-    if regions is not None and (known or handle.config.regions is None):
-        handle = set_regions(handle, regions)
+    with session.working(f"Adopting {uri}"):
+        if known:
+            handle = session.handle(uri)
+        else:
+            handle = adopt_table(
+                uri,
+                registry=registry_kind,
+                owner=owner,
+                on_conflict="theirs" if theirs else "ours" if ours else "refuse",
+                storage_options=session.storage_options,
+                ports=session.ports,
+            )
+        if regions is not None and (known or handle.config.regions is None):
+            handle = set_regions(handle, regions)
     show_regions(session, handle, ((one, one.head()) for one in resolve_regions(handle, None)))
 
 
@@ -190,7 +197,8 @@ def rebuild(session: Session, uri: Uri) -> None:
     from lancelsm.admin.rebuild import rebuild as rebuild_heads
 
     handle = session.handle(uri)
-    rebuilt = rebuild_heads(handle)
+    with session.working("Rebuilding"):
+        rebuilt = rebuild_heads(handle)
     orphans = [{"region": one.region.id, "position": position} for one in rebuilt for position in one.orphans]
     named = ", ".join(f"{one['region']} {one['position']}" for one in orphans)
     title = f"Fenced off, above the end of their logs: {named}" if orphans else ""

@@ -71,7 +71,8 @@ def add(
 def drop(session: Session, uri: Uri, column: Column) -> None:
     """Drop a column. Snapshots keep its values. As JSON: like `schema show`."""
     table = session.open(uri)
-    table.drop_column(column)
+    with session.working(f"Dropping {column}"):
+        table.drop_column(column)
     _show(session, table)
 
 
@@ -84,7 +85,8 @@ def rename(
 ) -> None:
     """Rename a column. As JSON: like `schema show`."""
     table = session.open(uri)
-    table.rename_column(column, to)
+    with session.working(f"Renaming {column}"):
+        table.rename_column(column, to)
     _show(session, table)
 
 
@@ -101,7 +103,8 @@ def widen(session: Session, uri: Uri, column: Column, kind: Type) -> None:
 def nullable(session: Session, uri: Uri, column: Column) -> None:
     """Let a column be null. The opposite is not possible. As JSON: like `schema show`."""
     table = session.open(uri)
-    table.set_nullable(column)
+    with session.working(f"Changing {column}"):
+        table.set_nullable(column)
     _show(session, table)
 
 
@@ -114,7 +117,9 @@ def sync(session: Session, uri: Uri) -> None:
     from lancelsm.table import Table
 
     table = Table(session.handle(uri))  # without a warning of what is taken up
-    _show(session, table, synced=table.sync_schema())
+    with session.working("Taking up"):
+        synced = table.sync_schema()
+    _show(session, table, synced=synced)
 
 
 def _show(session: Session, table: Table, *, synced: Sequence[str] | None = None) -> None:

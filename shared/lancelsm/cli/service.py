@@ -22,7 +22,7 @@ from lancelsm.errors import Ambiguous, Contended, LsmError, Unavailable
 from lancelsm.gc.collect import Collected, collect
 from lancelsm.read.status import TableStatus
 from lancelsm.region.handle import TableHandle
-from lancelsm.region.lease import COLLECTOR_LEASE, is_held, lease
+from lancelsm.region.lease import COLLECTOR_LEASE, lease
 
 FAILING_SECONDS = 300.0  # a table whose rounds have failed for so long is not healthy
 
@@ -48,7 +48,7 @@ class TableService:
         self._clock = handle.context.clock
         self._good = self._clock.now()  # when a round was last done
         self._last_error: LsmError | None = None
-        self._is_collector = False
+        self._is_collector: Callable[[], bool] = lambda: False  # reads whether the lease is held by this service
         self._next_collection = float("-inf")
         self._runner = BackgroundRunner(handle, engine=engine, on_step=self._on_step, on_status=self._on_status)
 
@@ -87,14 +87,15 @@ class TableService:
         if now < self._next_collection:
             return
         self._next_collection = now + self._handle.settings.collect_interval_seconds
-        # A lease expires if nothing renews it: in a process of one thread, or after a long stall.
-        if not (self._is_collector and is_held(self._handle.context, COLLECTOR_LEASE)):
-            self._is_collector = False
+        # A lease expires if nothing renews it: in a process of one thread, or after a long stall. Then another service
+        # may have it.
+        if not self._is_collector():
+            self._is_collector = lambda: False
+            held.close()  # of the lost lease
             try:
-                held.enter_context(lease(self._handle.context, COLLECTOR_LEASE))
+                self._is_collector = held.enter_context(lease(self._handle.context, COLLECTOR_LEASE))
             except Contended:  # another service is; look again after the interval
                 return
-            self._is_collector = True
         done = collect(self._handle, yes=True)
         self._emit("collect", self._clock.monotonic() - now, _collected(done))
 

@@ -115,22 +115,27 @@ class Session:
         self.show(asdict(explanation), lambda: str(explanation))
 
     @contextmanager
-    def working(self, activity: str) -> Iterator[Callable[[int], object]]:
-        """Show on a terminal that a step is running, and for how long. Yield a function that counts rows as done."""
+    def working(self, activity: str, *, total: int | None = None) -> Iterator[Callable[[int], object]]:
+        """Show on a terminal that a step is running, and for how long. Yield a function that counts rows as done.
+
+        Args:
+            total: the number of bytes to do; the function then counts bytes, and a bar shows the share.
+        """
         if not sys.stderr.isatty():
             yield lambda _done: None
             return
-        from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+        from rich.progress import BarColumn, DownloadColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-        columns = (SpinnerColumn(), TextColumn(activity), TextColumn("{task.fields[rows]}"), TimeElapsedColumn())
+        amount = (TextColumn("{task.fields[rows]}"),) if total is None else (BarColumn(), DownloadColumn())
+        columns = (SpinnerColumn(), TextColumn(activity), *amount, TimeElapsedColumn())
         with Progress(*columns, console=console(sys.stderr), transient=True) as shown:
-            task = shown.add_task("", total=None, rows="")
-            total = 0
+            task = shown.add_task("", total=total, rows="")
+            count = 0
 
             def advance(done: int) -> None:
-                nonlocal total
-                total += done
-                shown.update(task, rows=f"{total:,} rows")
+                nonlocal count
+                count += done
+                shown.update(task, completed=count, rows=f"{count:,} rows")
 
             yield advance
 

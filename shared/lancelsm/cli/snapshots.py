@@ -35,7 +35,10 @@ def create(session: Session, uri: Uri, name: Name, ttl: _Ttl = None) -> None:
     As JSON: {"name", "created", "expires", "base_version", "clone"}; `expires` is null if the snapshot never expires,
     `clone` is the table whose files it keeps.
     """
-    _show(session, "Created", session.open(uri).snapshot(name, ttl))
+    table = session.open(uri)
+    with session.working(f"Creating {name}"):
+        made = table.snapshot(name, ttl)
+    _show(session, "Created", made)
 
 
 @command(group, "refresh", example="lancelsm snapshot refresh orders --name monday --ttl 1h")

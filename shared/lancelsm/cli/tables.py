@@ -95,7 +95,8 @@ def list_tables(
     """
     from lancelsm.namespace import connect
 
-    found = list(connect(root, storage_options=session.storage_options))
+    with session.working("Listing"):
+        found = list(connect(root, storage_options=session.storage_options))
     session.show(found, lambda: "\n".join(found) or f"no table in {root}")
 
 
@@ -220,6 +221,8 @@ def history(
     from lancelsm.stack import documents
 
     location = session.handle(uri).context.uri
+    with session.working("Reading"):
+        read = base_versions(uri=location, newest=limit, storage_options=session.storage_options)
     versions = [
         {
             "version": found.version,
@@ -228,7 +231,7 @@ def history(
             "rows": found.rows,
             "merged": None if found.merged is None else documents.generations(found.merged),
         }
-        for found in base_versions(uri=location, newest=limit, storage_options=session.storage_options)
+        for found in read
     ]
     columns = ("version", "time", "operation", "rows", "merged")
     session.show({"table": location, "versions": versions}, lambda: listing(map(_short, versions), columns=columns))
@@ -299,7 +302,8 @@ def config_ttl(
     from lancelsm.common.duration import NEVER
 
     handle = session.handle(uri)
-    found = set_ttl(handle, None if ttl.strip() == NEVER else ttl)
+    with session.working("Changing"):
+        found = set_ttl(handle, None if ttl.strip() == NEVER else ttl)
     text = None if found is None else found.text
     session.show(
         {"table": handle.context.uri, "ttl": text},

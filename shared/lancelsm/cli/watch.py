@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from lancelsm.common.error_text import counted
 from lancelsm.read.status import RegionStatus, TableStatus, read_status
-from lancelsm.region.lease import BASE_LEASE, COLLECTOR_LEASE, INDEXES_LEASE, is_held
+from lancelsm.region.lease import BASE_LEASE, COLLECTOR_LEASE, INDEXES_LEASE, RESHARD_LEASE, is_held
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -18,7 +18,12 @@ if TYPE_CHECKING:
 SECONDS = 2.0
 _BAR = 24
 _MOST_REGIONS = 30
-_WORK = {BASE_LEASE: "merge or optimize", INDEXES_LEASE: "index maintenance", COLLECTOR_LEASE: "collection service"}
+_WORK = {
+    BASE_LEASE: "merge or optimize",
+    INDEXES_LEASE: "index maintenance",
+    RESHARD_LEASE: "reshard",
+    COLLECTOR_LEASE: "collection service",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -87,7 +87,7 @@ def _shim(prefix: Path) -> Path:
     except ModuleNotFoundError as cause:
         raise Invalid(
             f"Spark needs Java {OLDEST} to {NEWEST}, and none was found",
-            remedy="Install one, or install lancelsm with its extra `spark`, which includes it",
+            remedy="Install one, or: pip install 'lancelsm[spark]', which includes it",
         ) from cause
     home = prefix / "java"
     target = home / "bin" / "java"

@@ -5,7 +5,7 @@ A holder may stall until its lease has expired, and then continue: its commit st
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
@@ -24,8 +24,9 @@ _SKEW_SECONDS = 300.0  # a lease that ends later than LEASE_SECONDS plus this wa
 
 
 @contextmanager
-def lease(context: TableContext, name: str) -> Iterator[None]:
-    """Context manager that holds the lease of this name.
+def lease(context: TableContext, name: str) -> Iterator[Callable[[], bool]]:
+    """Context manager that holds the lease of this name. Yields a function that reads whether it still holds it: after
+    a stall, another process may have taken it.
 
     A thread renews the lease for work that takes longer than `LEASE_SECONDS`, unless the context is single-threaded
     (`parallel` is 1).
@@ -50,6 +51,13 @@ def lease(context: TableContext, name: str) -> Iterator[None]:
         version += isinstance(outcome, SwapApplied)
         return isinstance(outcome, SwapApplied | SwapUnknown)  # else it expired, and another process took it
 
+    def is_ours() -> bool:
+        try:
+            found = _read(context, key)
+        except Corrupt:
+            return False
+        return found is not None and found.holder == holder and _is_current(found, context)
+
     renewal = Renewal(renew, seconds=LEASE_SECONDS / 3)
 
     def end() -> None:
@@ -66,7 +74,7 @@ def lease(context: TableContext, name: str) -> Iterator[None]:
             raise
         if context.parallel > 1:
             renewal.start()
-        yield
+        yield is_ours
     finally:
         try:
             end()

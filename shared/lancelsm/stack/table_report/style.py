@@ -58,7 +58,8 @@ margin: -0.5em 0 }}
 align-items: center; font-variant-numeric: tabular-nums }}
 .lsm .levels svg {{ height: 1.3rem; background: var(--track); border-radius: 4px }}
 .lsm .share svg {{ height: 1.3rem; border-radius: 4px; background: var(--track) }}
-.lsm table {{ border-collapse: collapse; width: 100%; margin: 0.75rem 0; font-variant-numeric: tabular-nums }}
+.lsm table {{ color: inherit; font-size: inherit; border-collapse: collapse; width: 100%;
+margin: 0.75rem 0; font-variant-numeric: tabular-nums }}
 .lsm th {{ text-align: left; color: var(--soft); font-weight: 600; font-size: 0.88rem; vertical-align: bottom }}
 .lsm th, .lsm td {{ padding: 0.35rem 0.6rem 0.35rem 0; border-bottom: 1px solid var(--line) }}
 .lsm td {{ overflow-wrap: anywhere; vertical-align: top }}
