@@ -124,15 +124,25 @@ class PinIdentity:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pin(PinIdentity):
-    """A snapshot or a cursor as one listing returned it.
+    """A snapshot or a cursor, as one listing returned it.
 
-    `version` is that of the record; swaps compare it. `expires` is in Unix seconds, None for never. An unconfirmed pin
-    counts too; if a floor has passed something that it does not name yet, it won't be confirmed. A cursor needs all
-    entries of a region for which it has no record. A snapshot is not `complete` if the listing has fewer records of
-    regions than it should: it was created or dropped during the listing, and can't be read.
-
-    A pin that `replaces` another nonce holds the new positions of a cursor that is being moved. Both are in one record,
-    so that a listing returns both or none.
+    Args:
+        kind: `snapshot` or `cursor`.
+        name: its name.
+        confirmed: whether its creation is finished, and nothing that it needs was collected before that. An unconfirmed
+            pin keeps objects too, and can't be read.
+        clone: the location of the clone whose files it keeps; empty if there is none.
+        created: when it was created, in Unix seconds.
+        expires: when it ends, in Unix seconds; None for never.
+        base_version: the version of the base that a snapshot reads; None for a cursor.
+        regions: what it needs of each region; `first_position` of a cursor is the next position that it reads. A cursor
+            needs all entries of a region that is not in it.
+        complete: False if the listing lacks a part of a snapshot, which was created or dropped meanwhile: it can't be
+            read.
+        nonce: tells it from an earlier pin of this name.
+        version: that of its record; swaps compare it.
+        replaces: of a cursor that is being moved, and has its new positions here: the nonce of the old ones. Both are
+            in one record, so a listing returns both or none.
     """
 
     version: int
