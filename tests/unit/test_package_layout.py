@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import ast
 from collections import defaultdict
+from collections.abc import Mapping
+from functools import cache
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -56,8 +59,32 @@ def test_modules_share_a_name_only_if_they_are_the_same_thing_in_two_layers() ->
 def test_no_two_public_classes_share_a_name() -> None:
     found: dict[str, list[Path]] = defaultdict(list)
     for path in SOURCES:
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in ast.walk(_parsed(path)):
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 found[node.name].append(path)
 
     assert {name: paths for name, paths in found.items() if len(paths) > 1} == {}
+
+
+def test_no_module_imports_itself_through_others() -> None:
+    modules = {path: ".".join(path.relative_to(LIBRARY.parent).with_suffix("").parts) for path in LIBRARY.rglob("*.py")}
+    names = {name.removesuffix(".__init__"): path for path, name in modules.items() if ".generated." not in name}
+    imported = {name: _imported(_parsed(path), names) - {name} for name, path in names.items()}
+
+    TopologicalSorter(imported).prepare()  # raises CycleError
+
+
+@cache
+def _parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
+
+
+def _imported(node: ast.AST, names: Mapping[str, Path]) -> set[str]:
+    """The modules that are imported at any line of the node, but for type checks."""
+    if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
+        return set()
+    found = {name for child in ast.iter_child_nodes(node) for name in _imported(child, names)}
+    if isinstance(node, ast.ImportFrom):
+        given = {f"{node.module}.{alias.name}": node.module for alias in node.names}
+        found |= {full if full in names else str(module) for full, module in given.items()}
+    return (found | {alias.name for alias in node.names} if isinstance(node, ast.Import) else found) & names.keys()

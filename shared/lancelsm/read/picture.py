@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from html import escape
+from typing import TYPE_CHECKING
 
 from lancelsm.common.html import bar_html, table_html
-from lancelsm.read.status import RegionStatus, TableStatus
+
+if TYPE_CHECKING:
+    from lancelsm.read.status import RegionStatus, TableStatus
 
 LEVELS = ("region", "values", "status", "rows to flush", "generations to merge")
 _MOST_REGIONS = 32

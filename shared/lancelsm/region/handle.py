@@ -26,6 +26,7 @@ from lancelsm.region import config as configs
 from lancelsm.region.catalog import Directory, TableContext, check_not_dropped
 from lancelsm.region.config import Config
 from lancelsm.region.lineage import read_lineage
+from lancelsm.region.unfinished_change import finish_if_begun
 from lancelsm.registry import Record, Registry, SwapUnknown
 from lancelsm.registry.open import open_registry
 from lancelsm.routing.spec import RegionSpec
@@ -240,8 +241,6 @@ def open_with_base(
             object=f"{base.uri}/_versions",
         )
     if base.schema.version > table.config.schema.version:
-        from lancelsm.region.unfinished_change import finish_if_begun  # noqa: PLC0415 - it imports this module
-
         table = finish_if_begun(table, base)
     return table, base
 

@@ -18,11 +18,11 @@ from lancelsm.region import config as configs
 from lancelsm.region import head as heads
 from lancelsm.region.catalog import Region, regions, with_heads
 from lancelsm.region.config import Config
-from lancelsm.region.handle import TableHandle
 from lancelsm.region.head import Head
 
 if TYPE_CHECKING:
     from lancelsm.dataset.base_table import BaseTable
+    from lancelsm.region.handle import TableHandle
 
 
 def finish_change(handle: TableHandle, base: BaseTable) -> TableHandle:

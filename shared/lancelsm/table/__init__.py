@@ -12,6 +12,7 @@ import pyarrow as pa
 from lancelsm.common.argument_checks import checked
 from lancelsm.common.error_text import shown
 from lancelsm.common.row_types import ArrowLike
+from lancelsm.common.settings import given_settings
 from lancelsm.errors import Invalid, LsmError
 from lancelsm.history.at import At
 from lancelsm.read.problems import warn_of_problems
@@ -48,6 +49,13 @@ class Table(TableColumns, TableReads, TableMaintenance, TableHistory, TableAdmin
             return f"{text}{status_html(read_status(self._handle))}"
         except LsmError as error:
             return f"{text}<br>{escape(error.kind)}: {escape(str(error))}"
+
+    def __reduce__(self) -> tuple[object, tuple[object, ...]]:
+        """Pickle what opens the table again: location, settings, options of the store (which may have credentials)."""
+        settings = given_settings(self.settings, table=self.config.settings)
+        owner = None if self._owner == self.config.owner else self._owner
+        at = None if self._at is None else self.at_version or self._at.name
+        return _open_again, (self.uri, settings, self._handle.storage_options, owner, at)
 
 
 @on_ports
@@ -154,6 +162,16 @@ def open(  # noqa: A001 - read as lancelsm.open
         return table.at(at)
     warn_of_problems(handle, base=base, commits=True, stacklevel=4)
     return table
+
+
+def _open_again(
+    uri: str,
+    settings: Mapping[str, object],
+    storage_options: Mapping[str, str] | None,
+    owner: str | None,
+    at: At | None,
+) -> Table:
+    return open(uri, settings=settings, storage_options=storage_options, owner=owner, at=at)
 
 
 def _check_regions(regions: object, primary_key: str | Sequence[str]) -> None:

@@ -14,7 +14,7 @@ import pyarrow as pa
 from lancelsm.common.argument_checks import checked
 from lancelsm.common.bounded_cache import BoundedCache
 from lancelsm.common.read_trace import NO_TRACE, Trace
-from lancelsm.common.settings import Settings, given_settings
+from lancelsm.common.settings import Settings
 from lancelsm.common.write_result import Committed
 from lancelsm.dataset.base_table import BaseTable
 from lancelsm.errors import Contended, Corrupt, Invalid, Unavailable, error_context
@@ -70,13 +70,6 @@ class OpenTable:
             keep_seconds=handle.settings.collect_interval_seconds / 2,
             skew_seconds=handle.settings.skew_allowance_seconds,
         )
-
-    def __reduce__(self) -> tuple[object, tuple[object, ...]]:
-        """Pickle what opens the table again: location, settings, options of the store (which may have credentials)."""
-        settings = given_settings(self.settings, table=self.config.settings)
-        owner = None if self._owner == self.config.owner else self._owner
-        at = None if self._at is None else self.at_version or self._at.name
-        return _open_again, (self.uri, settings, self._handle.storage_options, owner, at)
 
     @property
     def uri(self) -> str:
@@ -396,9 +389,3 @@ class OpenTable:
             except Corrupt:  # guard: reader takes a new view after a collection
                 self._views.forget()
                 return read(self._views.take(list_regions, select=select))
-
-
-def _open_again(uri: str, settings: object, storage_options: object, owner: str | None, at: At | None) -> object:
-    from lancelsm import table  # noqa: PLC0415 - it imports this module
-
-    return table.open(uri, settings=settings, storage_options=storage_options, owner=owner, at=at)  # type: ignore[arg-type]
