@@ -31,6 +31,7 @@ SAME_THING = {
     "maintenance": {"compaction", "table"},
     "open": {"objects", "registry"},
     "optimize": {"compaction", "dataset"},
+    "reads": {"client", "table"},
     "redrive": {"cli", "delivery"},
     "region": {"region", "scrubbing"},
     "search": {"cli", "search"},

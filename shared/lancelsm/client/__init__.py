@@ -13,14 +13,13 @@ from __future__ import annotations
 import json
 import os
 import threading
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Self, cast
+from typing import Any, Final, Self
 
 from lancelsm.client.batching import ATTEMPT_SECONDS, RETRY_SECONDS, Request, TableBuffer
-from lancelsm.client.encoding import LARGE_BYTES, EncodedRows, Op, encode_rows, event, stream, to_json_value, to_list
+from lancelsm.client.encoding import LARGE_BYTES, EncodedRows, Op, encode_rows, event, stream
 from lancelsm.client.invoke import (
     Answered,
     Document,
@@ -32,31 +31,22 @@ from lancelsm.client.invoke import (
     Service,
     function_name,
 )
-from lancelsm.client.large_payloads import Fetch, decode_file, decode_lines, fetch, put, work_location
+from lancelsm.client.large_payloads import Fetch, fetch, put, work_location
+from lancelsm.client.reads import LONGEST_SECONDS, ClientReads, ReadRows
 from lancelsm.common import aws
 from lancelsm.common.argument_checks import checked
-from lancelsm.common.clock import Budget, Clock, Ids, SystemClock, SystemIds
-from lancelsm.common.row_types import ArrowLike, KeyRow, Vector
+from lancelsm.common.clock import Clock, Ids, SystemClock, SystemIds
+from lancelsm.common.row_types import ArrowLike
 from lancelsm.common.write_result import Committed, CommittedEntry
 from lancelsm.errors import Ambiguous, Invalid, Unavailable
 
-if TYPE_CHECKING:  # an app without pyarrow sends and reads dicts
-    import pyarrow as pa
+__all__ = ["Client", "ReadRows"]
 
 INVOKE_BYTES: Final = 6_000_000  # the largest event; Lambda takes 6 MiB
-_LONGEST_SECONDS: Final = 900
 _FUNCTIONS: Final = ("ingest", "writer_flush", "apply", "query")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReadRows:
-    """The live rows of some keys, and the token of the read."""
-
-    rows: list[dict[str, Any]]
-    token: str
-
-
-class Client:
+class Client(ClientReads):
     """One process's access to a deployment. Thread-safe. Create one client per process, after a fork, and keep it.
 
     `upsert` and `delete` buffer rows per table and send them through the queue, up to 1 MiB per request. Per table one
@@ -105,14 +95,16 @@ class Client:
             raise Invalid(f"retry_seconds is {retry_seconds}", remedy=f"Give up to {RETRY_SECONDS}")
         names = {name: function_name(stage, name) for name in _FUNCTIONS} | dict(functions or {})
         self._service = service or partial(aws.client, region=region)
-        self._functions = Functions(names, service=self._service)
+        super().__init__(
+            functions=Functions(names, service=self._service),
+            fetch=fetch,
+            retry_seconds=retry_seconds,
+            clock=clock or SystemClock(),
+            ids=ids or SystemIds(),
+        )
         self._stage = stage
         self._work = work
         self._interval = interval_seconds
-        self._retry_seconds = retry_seconds
-        self._fetch = fetch
-        self._clock = clock or SystemClock()
-        self._ids = ids or SystemIds()
         self._producer: tuple[int, str] | None = None
         self._buffers: dict[str, TableBuffer] = {}
         self._lock = threading.Lock()
@@ -273,157 +265,6 @@ class Client:
         payload = json.dumps({"table": table, "op": "delete", "where": where}, ensure_ascii=False)
         return _committed(self._once("apply", payload.encode(), table))
 
-    @checked
-    def get(self, table: str, keys: Iterable[KeyRow], *, columns: Iterable[str] | None = None) -> ReadRows:
-        """Read the rows of some keys, with a token for `apply(rows, if_unchanged=token)`.
-
-        Args:
-            keys: values for a key of one column, tuples for a key of several, or dicts of the key columns.
-            columns: the columns to return; all by default.
-
-        Raises:
-            Invalid: a column, key or condition is not valid, or snapshot not found.
-            Corrupt: an object is missing or damaged.
-            Unavailable: no reply.
-        """
-        request = {"keys": list(keys), "columns": None if columns is None else list(columns), "token": True}
-        document = self._read(table, request)
-        return ReadRows(rows=self._rows(document), token=document["token"])
-
-    @checked
-    def query(
-        self,
-        table: str,
-        *,
-        keys: Iterable[KeyRow] | None = None,
-        columns: Iterable[str] | None = None,
-        where: str | None = None,
-        limit: int | None = None,
-        at: str | None = None,
-    ) -> list[dict[str, Any]]:
-        """Read rows. All rows acknowledged before this call are included.
-
-        Args:
-            keys: the keys of the rows to get: values for a key of one column, tuples for a key of several, or dicts of
-                the key columns; by default all rows that match `where`.
-            columns: the columns to return; all by default.
-            where: an SQL condition.
-            limit: return at most this many rows.
-            at: the name of a snapshot to read.
-
-        Raises:
-            Invalid: a column, key or condition is not valid, or snapshot not found.
-            Corrupt: an object is missing or damaged.
-            Unavailable: no reply.
-        """
-        request = {
-            "keys": None if keys is None else list(keys),
-            "columns": None if columns is None else list(columns),
-            "where": where,
-            "limit": limit,
-            "at": at,
-        }
-        return self._rows(self._read(table, request))
-
-    @checked
-    def search(
-        self,
-        table: str,
-        query: Vector | str | None = None,
-        *,
-        vector: Vector | None = None,
-        text: str | None = None,
-        column: str | None = None,
-        text_columns: Iterable[str] | None = None,
-        k: int = 10,
-        where: str | None = None,
-        columns: Iterable[str] | None = None,
-        metric: str | None = None,
-        nprobes: int | None = None,
-        refine_factor: int | None = None,
-        at: str | None = None,
-    ) -> list[dict[str, Any]]:
-        """Find the best rows by vector, by text or by both, best first. All acknowledged rows take part.
-
-        Args:
-            query: an array for `vector`, or text for `text`.
-            vector: numbers as a list or an array; a list of vectors is several searches.
-            text: words, of which a row has at least one.
-            column: the column with the vectors; may be left out if only one fits.
-            text_columns: the columns with the text; by default all that have a text index.
-            k: the number of rows to return, at most 10,000.
-            where: an SQL condition that all returned rows match.
-            columns: the columns to return, in this order; by default all, then the scores.
-            metric: `l2`, `cosine`, `dot` or `hamming`; by default that of the index.
-            nprobes: how many partitions of the index to search; by default 20.
-            refine_factor: compare this many times `k` rows exactly; by default 1 to 10 times, by the kind of the index.
-            at: the name of a snapshot to search.
-
-        Raises:
-            Invalid: the table has no such column or index, or the query or another argument doesn't fit it.
-            Corrupt: an object is missing or damaged.
-            Unavailable: no reply.
-        """
-        if query is not None:
-            name = "text" if isinstance(query, str) else "vector"
-            if (text if name == "text" else vector) is not None:
-                raise Invalid(f"the search has two queries of {name}", remedy="Give one of them", field=name)
-            if isinstance(query, str):
-                text = query
-            else:
-                vector = query
-        if text is None and vector is None:
-            raise Invalid("a search needs a vector or a text", remedy="Give a query", table=table, field="query")
-        request = {
-            "vector": to_list(vector),
-            "text": text,
-            "column": column,
-            "text_columns": None if text_columns is None else list(text_columns),
-            "k": k,
-            "where": where,
-            "columns": None if columns is None else list(columns),
-            "metric": metric,
-            "nprobes": nprobes,
-            "refine_factor": refine_factor,
-            "at": at,
-        }
-        return self._rows(self._read(table, request))
-
-    @checked
-    def query_arrow(self, table: str, **fields: object) -> pa.Table:
-        """Read or search like `query` or `search`, but return a `pyarrow.Table` with the types of the table.
-
-        The rows come through an object in the bucket, so they may be many.
-
-        Args:
-            fields: those of the function `query`: `keys`, or `where` and `limit`, or `vector`, `text`, `k` and the
-                others of a search; also `columns` and `at`.
-
-        Raises:
-            Invalid: a field is not valid, or pyarrow is not installed.
-            Corrupt: an object is missing or damaged.
-            Unavailable: no reply.
-        """
-        request = {**fields, "vector": to_list(fields.get("vector")), "format": "arrow"}
-        document = self._read(table, request)
-        return decode_file(self._fetch(document["url"]), rows=document["rows"])
-
-    @checked
-    def count(self, table: str, *, where: str | None = None, at: str | None = None) -> int:
-        """Count the rows that match a condition, now or in the snapshot `at`.
-
-        Raises:
-            Invalid: a column, key or condition is not valid, or snapshot not found.
-            Corrupt: an object is missing or damaged.
-            Unavailable: no reply.
-        """
-        return int(self._read(table, {"where": where, "count": True, "at": at})["count"])
-
-    def _rows(self, document: Document) -> list[dict[str, Any]]:
-        if "url" in document:
-            return decode_lines(self._fetch(document["url"]), rows=document["rows"])
-        return cast("list[dict[str, Any]]", document["rows"])
-
     def _take(self, table: str, data: Any, op: Op) -> None:
         if self._closed.is_set():
             raise Invalid("the client is closed", remedy="Create another one", table=table)
@@ -490,7 +331,7 @@ class Client:
         """Invoke a function that must not run twice: repeat only if the last attempt certainly did not run."""
         cause = ""
         for _ in self._attempts():
-            outcome = self._functions.invoke(function, payload, read_seconds=_LONGEST_SECONDS)
+            outcome = self._functions.invoke(function, payload, read_seconds=LONGEST_SECONDS)
             if isinstance(outcome, Answered):
                 return outcome.document
             if isinstance(outcome, Failed):
@@ -499,19 +340,6 @@ class Client:
             if isinstance(outcome, NoResponse):
                 raise Ambiguous(f"the rows may have been written, once: {cause}", table=table)
         raise Unavailable(f"nothing was written: {cause}", table=table)
-
-    def _read(self, table: str, request: Mapping[str, object]) -> Document:
-        given = {name: value for name, value in request.items() if value is not None}
-        try:
-            payload = json.dumps({"table": table, **to_json_value(given)}, ensure_ascii=False).encode()
-        except (TypeError, ValueError) as error:
-            raise Invalid(f"a field can't be encoded as JSON: {error}", table=table) from error
-        return self._functions.answer(
-            "query", payload, attempts=self._attempts(), read_seconds=_LONGEST_SECONDS, table=table
-        )
-
-    def _attempts(self) -> Iterable[int]:
-        return Budget(clock=self._clock, ids=self._ids, seconds=self._retry_seconds).attempts()
 
 
 def _committed(document: Document) -> Committed:
