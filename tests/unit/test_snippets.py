@@ -11,7 +11,7 @@ from tests.snippets import SHELL, blocks, run
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 # Spark forks before it starts Java, and Lance, which other tests have loaded, warns of it.
-ON_SPARK = (pytest.mark.long, pytest.mark.spark, pytest.mark.filterwarnings("ignore:lance is not fork-safe"))
+ON_SPARK = (pytest.mark.spark, pytest.mark.filterwarnings("ignore:lance is not fork-safe"))
 WITH_CODE = [page for page in PAGES if any(block.code and not block.reason for block in blocks(page.read_text()))]
 
 
