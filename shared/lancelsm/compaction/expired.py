@@ -12,9 +12,9 @@ from collections.abc import Mapping, Sequence
 import pyarrow as pa
 
 from lancelsm.common.layout import RegionId
-from lancelsm.compaction import tasks
+from lancelsm.compaction import replaced_rows
 from lancelsm.compaction.hidden import changed_fragments, old_files
-from lancelsm.compaction.tasks import Found
+from lancelsm.compaction.replaced_rows import Found
 from lancelsm.dataset.base_rows import ROW_ADDRESS, Base, CommittedVersion, by_fragment, commit, expired_rows
 from lancelsm.dataset.base_table import BaseTable
 from lancelsm.dataset.deleted_keys import EVERY_REGION, keep_deletes, sequences_of
@@ -74,7 +74,7 @@ def _removed(handle: TableHandle, base: BaseTable) -> int:
             Found(fragment=fragment, offsets=offsets.tobytes(), dead=len(offsets))
             for fragment, offsets in by_fragment(rows.column(ROW_ADDRESS).to_numpy()).items()
         )
-        hidden = tasks.hide_rows(Base.of(base), finds)
+        hidden = replaced_rows.hide_rows(Base.of(base), finds)
         changed, lines = changed_fragments(base, hidden, objects=context.objects, ids=context.ids)
         outcome = commit(
             Base.of(base),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from lancelsm.common.clock import Ids
-from lancelsm.compaction.tasks import Hidden
+from lancelsm.compaction.replaced_rows import Hidden
 from lancelsm.dataset import base_rows
 from lancelsm.dataset.base_rows import Base
 from lancelsm.dataset.base_table import BaseTable

@@ -28,11 +28,12 @@ from functools import partial
 
 from lancelsm.common.clock import Clock, Ids
 from lancelsm.common.layout import Generation, RegionId, TableId
-from lancelsm.compaction import tasks
+from lancelsm.compaction import replaced_rows, tasks
 from lancelsm.compaction.hidden import changed_fragments, old_files
 from lancelsm.compaction.plan import MergePlan, RegionPending, RegionPlan, StaleHeads, balanced, index_pays, plan_merge
+from lancelsm.compaction.replaced_rows import Hidden
 from lancelsm.compaction.runner import TaskRunner
-from lancelsm.compaction.tasks import Delta, Hidden, MergeBase, Source
+from lancelsm.compaction.tasks import Delta, MergeBase, Source
 from lancelsm.dataset import base_rows
 from lancelsm.dataset.base_rows import Base, CommittedVersion, NewFragment, Preempted
 from lancelsm.dataset.base_table import MERGED, BaseTable, StorageOptions, base_of, open_base
@@ -351,15 +352,15 @@ def _hide(merger: _Merger, delta: Delta, base: BaseTable) -> list[Hidden]:
     indexed = _fragments_to_look_up(delta, base)
     hidden: list[Hidden] = []
     if indexed:
-        shares = min(parallelism, -(-delta.keys // tasks.INDEX_RUN_KEYS))
-        find = partial(tasks.find_by_index, delta, fragments=tuple(sorted(indexed)))
+        shares = min(parallelism, -(-delta.keys // replaced_rows.INDEX_RUN_KEYS))
+        find = partial(replaced_rows.find_by_index, delta, fragments=tuple(sorted(indexed)))
         found = run(find, [(number, shares) for number in range(shares)])
-        finds = tasks.merged_finds(find for finds in found for find in finds)
+        finds = replaced_rows.merged_finds(find for finds in found for find in finds)
         groups = balanced(finds, [len(find.offsets) for find in finds], parallelism)
-        hidden += [one for many in run(partial(tasks.hide_rows, delta.merge_base.base), groups) for one in many]
+        hidden += [one for many in run(partial(replaced_rows.hide_rows, delta.merge_base.base), groups) for one in many]
     others = [fragment for fragment in base.fragments if fragment.id not in indexed]
     groups_of_ids = balanced([one.id for one in others], [one.rows for one in others], parallelism)
-    hidden += [one for many in run(partial(tasks.hide_by_scan, delta), groups_of_ids) for one in many]
+    hidden += [one for many in run(partial(replaced_rows.hide_by_scan, delta), groups_of_ids) for one in many]
     return hidden
 
 

@@ -25,12 +25,12 @@ from lancelsm.common.setsum import Setsum
 from lancelsm.common.task_pool import PoolTask, TaskPool
 from lancelsm.compaction.plan import Sums
 from lancelsm.dataset import base_rows
-from lancelsm.dataset.base_rows import ROW_ADDRESS, Base, NewFragment
+from lancelsm.dataset.base_rows import Base, NewFragment
 from lancelsm.dataset.deleted_keys import sequences_of
 from lancelsm.dataset.file_ranges import range_reader
 from lancelsm.dataset.generation import read_generation
-from lancelsm.dataset.key_lookup import ABSENT, Keys
-from lancelsm.dataset.read_back import DeletionFiles, check_deletions, check_rows, sum_new
+from lancelsm.dataset.key_lookup import Keys
+from lancelsm.dataset.read_back import check_rows, sum_new
 from lancelsm.dataset.scrub_reads import own_row_setsum
 from lancelsm.errors import Corrupt, error_context
 from lancelsm.objects.filesum import check_files
@@ -38,14 +38,11 @@ from lancelsm.objects.local_copies import LocalCopies
 from lancelsm.objects.location import local_path
 from lancelsm.objects.open import open_store
 from lancelsm.record import sequence
-from lancelsm.record.batches import gathered
 from lancelsm.record.digest import RowDigest
 from lancelsm.record.rowsum import row_setsum
 from lancelsm.record.schema import TOMBSTONE, TableSchema
 from lancelsm.record.ttl import Expiry
 
-INDEX_RUN_KEYS = 10_000
-_SCAN_ROWS_PER_KEY = 4
 _BATCHES_BEHIND = 8
 
 Flags = npt.NDArray[np.bool_]
@@ -119,29 +116,6 @@ class Delta:
     @property
     def keys(self) -> int:
         return sum(part.live + part.dead for part in self.parts)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
-    """Base rows of one fragment that the delta replaces, `dead` of them by a tombstone. Offsets are packed uint32."""
-
-    fragment: int
-    offsets: bytes
-    dead: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Hidden:
-    """A fragment with its new deletion file. `metadata` is None, and no file was written, if no row would be left.
-
-    `files` has the lines of its old and new deletion file in the statement.
-    """
-
-    fragment: int
-    rows: int
-    dead: int
-    metadata: str | None
-    files: DeletionFiles
 
 
 def fold_delta(merge_base: MergeBase, sources: tuple[Source, ...]) -> tuple[Part, ...]:
@@ -232,87 +206,7 @@ def _written(merge_base: MergeBase, parts: tuple[Part, ...]) -> tuple[NewFragmen
     return written
 
 
-def hide_by_scan(delta: Delta, fragments: tuple[int, ...]) -> tuple[Hidden, ...]:
-    """Hide the rows of these fragments whose key is in the delta, by a scan of the key columns."""
-    winners, dead = _winning_keys(delta)
-    keys = Keys(winners)
-    base, key = delta.merge_base.base, delta.merge_base.schema.primary_key
-    addresses, flags = [], []
-    rows_at_once = max(base_rows.BATCH_ROWS, _SCAN_ROWS_PER_KEY * len(keys))
-    for table in gathered(base_rows.scan(base, key, fragments), rows=rows_at_once):
-        indexes = keys.find(table.select(key))
-        hits = np.flatnonzero(indexes != ABSENT)
-        addresses.append(table[ROW_ADDRESS].to_numpy()[hits])
-        flags.append(dead[indexes[hits]])
-    return hide_rows(base, _grouped(addresses, flags))
-
-
-def find_by_index(delta: Delta, share: tuple[int, int], fragments: tuple[int, ...]) -> tuple[Found, ...]:
-    """Find the rows of indexed fragments that one share of the delta replaces.
-
-    Args:
-        share: (number of the share from 0, number of shares). A share is a contiguous range of the sorted keys.
-    """
-    winners, dead = _winning_keys(delta)
-    (keys,) = winners.columns
-    number, count = share
-    addresses, flags = [], []
-    for flag in (False, True):
-        chosen = keys.filter(pa.array(dead == flag)).combine_chunks()
-        ordered = chosen.take(pc.sort_indices(chosen))
-        first, last = len(ordered) * number // count, len(ordered) * (number + 1) // count
-        runs = [ordered.slice(at, min(INDEX_RUN_KEYS, last - at)) for at in range(first, last, INDEX_RUN_KEYS)]
-        (column,) = delta.merge_base.schema.primary_key
-        for found in base_rows.look_up(delta.merge_base.base, column, runs, fragments):
-            addresses.append(found)
-            flags.append(np.full(len(found), flag))
-    return _grouped(addresses, flags)
-
-
-def hide_rows(base: Base, finds: tuple[Found, ...]) -> tuple[Hidden, ...]:
-    """Write one new deletion file for each fragment, and read it back."""
-    offsets = {found.fragment: np.frombuffer(found.offsets, np.uint32) for found in finds}
-    changed = base_rows.hide_rows(base, offsets)
-    read = check_deletions(base, offsets, changed)  # guard: merge reads its deletion files back
-    return tuple(
-        Hidden(
-            fragment=found.fragment,
-            rows=len(offsets[found.fragment]),
-            dead=found.dead,
-            metadata=changed[found.fragment],
-            files=read[found.fragment],
-        )
-        for found in finds
-    )
-
-
-def merged_finds(finds: Iterable[Found]) -> list[Found]:
-    """Combine the finds of several shares into one per fragment."""
-    by_fragment: dict[int, list[Found]] = {}
-    for found in finds:
-        by_fragment.setdefault(found.fragment, []).append(found)
-    return [
-        Found(
-            fragment=fragment,
-            offsets=b"".join(found.offsets for found in same),
-            dead=sum(found.dead for found in same),
-        )
-        for fragment, same in sorted(by_fragment.items())
-    ]
-
-
-def _grouped(addresses: list[npt.NDArray[np.uint64]], flags: list[Flags]) -> tuple[Found, ...]:
-    if not addresses:
-        return ()
-    every, dead = np.concatenate(addresses), np.concatenate(flags)
-    deleted = {fragment: len(rows) for fragment, rows in base_rows.by_fragment(every[dead]).items()}
-    return tuple(
-        Found(fragment=fragment, offsets=rows.tobytes(), dead=deleted.get(fragment, 0))
-        for fragment, rows in base_rows.by_fragment(every).items()
-    )
-
-
-def _winning_keys(delta: Delta) -> tuple[pa.Table, Flags]:
+def winning_keys(delta: Delta) -> tuple[pa.Table, Flags]:
     """Return the key columns with each key of the delta once, and whether its newest row is a tombstone."""
     keys, dead = [], []
     for part in delta.parts:
