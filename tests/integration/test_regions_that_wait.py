@@ -91,3 +91,19 @@ def test_messages_of_a_stuck_region_wait_and_other_regions_continue(deployment: 
     until(lambda: history(table), lambda found: found == others | {key: [1, 2] for key in ours})
     assert rows(table) == dict.fromkeys(keys, 2)
     assert until(deployment.waiting, lambda remaining: remaining == 0) == 0
+
+
+@pytest.mark.rest
+def test_the_dashboard_shows_which_table_waits(deployment: Deployment) -> None:
+    # Given a table with a row in its base, and another one in its log
+    table = deployment.table("shown", pa.table({"id": [0], "v": [1]}))
+    table.upsert([{"id": 1, "v": 1}])
+
+    # When CloudWatch asks for the panel, and for the report of the table
+    listed = deployment.invoke("report", {"widgetContext": {"theme": "dark"}})
+    shown = deployment.invoke("report", {"widgetContext": {"theme": "dark"}, "table": table.uri})
+
+    # Then both show what waits
+    assert f">{table.uri.rpartition('/')[2]}<" in listed
+    for text in ("<b>1</b>row in the base", "<b>1</b>row to flush", "<b>0</b>problems found"):
+        assert text in shown

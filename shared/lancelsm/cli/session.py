@@ -121,7 +121,7 @@ class Session:
         Args:
             total: the number of bytes to do; the function then counts bytes, and a bar shows the share.
         """
-        if not sys.stderr.isatty():
+        if not sys.stderr.isatty() or self.is_verbose:  # lines of the log would break the picture
             yield lambda _done: None
             return
         from rich.progress import BarColumn, DownloadColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
