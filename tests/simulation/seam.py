@@ -163,6 +163,7 @@ PURE = frozenset(
         "fields.ids_in_order",
         "fields.nullable_column",
         "fields.numbering",
+        "generation_writer.threads_for",
         "fields.renamed_column",
         "fields.stored_fields",
         "foreign_rows.described_keys",

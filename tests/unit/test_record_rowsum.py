@@ -16,7 +16,7 @@ import xxhash
 from lancelsm.common.setsum import Setsum
 from lancelsm.errors import Invalid
 from lancelsm.record import rowsum
-from lancelsm.record.rowsum import row_setsum
+from lancelsm.record.rowsum import row_setsum, setsums_together
 from lancelsm.record.schema import FIELD_ID, TOMBSTONE
 from lancelsm.record.words import ARROW, INTS, arithmetic, with_numpy
 
@@ -136,6 +136,17 @@ def test_values_of_each_length_are_hashed_as_documented(on, monkeypatch):
     assert items(rows) == [documented((1, value)) for value in values]
     assert len(set(items(rows))) == len(values) - 1  # both have b""
     assert row_setsum(rows) == sum((Setsum.from_digest(item) for item in items(rows)), Setsum.ZERO)
+    parts = [rows.slice(0, 40), rows.slice(40, 1), rows.slice(41)]
+    assert setsums_together(parts) == [row_setsum(part) for part in parts]
+
+
+def test_only_small_tables_are_hashed_together():
+    small, large = one(pa.int64(), range(5)), one(pa.int64(), range(9000))
+    twice = row_setsum(small)
+
+    assert setsums_together([small, small, large, small, small]) == [twice, twice, None, twice, twice]
+    assert setsums_together([large, small]) == [None, None]
+    assert setsums_together([]) == []
 
 
 @pytest.mark.parametrize("on", ALL, ids=["arrow", "ints", "numpy"])

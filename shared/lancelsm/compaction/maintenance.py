@@ -34,7 +34,7 @@ from lancelsm.dataset.base_table import BaseTable
 from lancelsm.dataset.durable import make_durable
 from lancelsm.dataset.file_ranges import range_reader
 from lancelsm.dataset.generation import check_generation
-from lancelsm.dataset.generation_writer import write_generation
+from lancelsm.dataset.generation_writer import threads_for, write_generation
 from lancelsm.dataset.indexes import wanted_list
 from lancelsm.errors import Contended, Corrupt, error_context
 from lancelsm.objects.filesum import FileSums, sum_files
@@ -361,7 +361,8 @@ def writing(handle: TableHandle, base: BaseTable) -> Write:
                     storage_options=options,
                 )
 
-        in_threads(lambda run: run(), (check, partial(make_durable, uri)), most=handle.context.parallel)
+        threads = threads_for(count, handle.context.parallel)
+        in_threads(lambda run: run(), (check, partial(make_durable, uri)), most=threads)
         return Stored(
             file_setsum=summed[0].setsum,
             bloom_setsum=made.bloom,

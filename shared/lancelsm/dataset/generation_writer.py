@@ -30,7 +30,7 @@ from lancelsm.record.schema import TOMBSTONE, TableSchema
 
 _LOCAL_HINT = "latest_version_hint.json"  # Lance writes it into local directories only
 _AHEAD = 2  # batches that are ready when Lance wants them
-_BATCH_ROWS = 4096  # a thread for fewer rows costs more than it saves
+_BATCH_ROWS = 4096
 _COMPRESSION = b"lance-encoding:compression"
 _TEXTS = (pa.types.is_string, pa.types.is_large_string, pa.types.is_binary, pa.types.is_large_binary)
 
@@ -67,8 +67,8 @@ def write_generation(
             store the null structs of a tombstone.
         staged: write the dataset into a temporary directory, and copy its files to an object store. Lance sends more
             requests if it writes there itself.
-        parallel: maximum number of threads. With 2, while Lance writes rows, the filters and the key index are built,
-            and the next of many rows are taken.
+        parallel: maximum number of threads. With 2 and many rows, while Lance writes rows, the filters and the key
+            index are built, and the next rows are taken.
 
     Raises:
         Invalid: there are no rows, or they can't be stored.
@@ -79,8 +79,8 @@ def write_generation(
     if keys.num_rows == 0:
         raise Invalid("a generation holds at least one row", object=uri)
     keys = keys.select(list(schema.primary_key))
-    is_large = keys.num_rows > _BATCH_ROWS
-    carried = Carried(ahead(rows, count=_AHEAD) if is_large and parallel > 1 else rows)
+    threads = threads_for(keys.num_rows, parallel)
+    carried = Carried(ahead(rows, count=_AHEAD) if threads > 1 else rows)
     written: list[WrittenSums] = []
     with (
         native_errors("the generation can't be written", object=uri, reading=carried),
@@ -95,8 +95,13 @@ def write_generation(
         def write_filters() -> None:
             written.append(_write_filters(keys, schema, local, name=uri.rpartition("/")[2]))
 
-        in_threads(lambda write: write(), (write_rows, write_filters), most=parallel)
+        in_threads(lambda write: write(), (write_rows, write_filters), most=threads)
     return written[0]
+
+
+def threads_for(rows: int, most: int) -> int:
+    """Return how many threads write a generation of this many rows. For few, a thread costs more than it saves."""
+    return most if rows > _BATCH_ROWS else 1
 
 
 def _write_filters(keys: pa.Table, schema: TableSchema, local: Path, *, name: str) -> WrittenSums:

@@ -26,7 +26,7 @@ Values other than numbers have canonical bytes:
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from struct import pack
 from typing import Any, Final
 
@@ -84,6 +84,36 @@ def row_setsums(rows: pa.Table | pa.RecordBatch, chosen: pa.BooleanArray) -> tup
     return _summed(rows, schema=rows.schema, chosen=chosen)
 
 
+def setsums_together(tables: Iterable[pa.Table]) -> list[Setsum | None]:
+    """Return the `row_setsum` of each small table, hashed together with its neighbours; None for a large one.
+
+    A kernel takes about as long for a few rows as for some thousand.
+
+    Args:
+        tables: of the same schema, which has Lance's field ids.
+
+    Raises: the same errors as `row_setsum`.
+    """
+    sums, small, rows = list[Setsum | None](), list[pa.Table](), 0
+    for table in tables:
+        if small and rows + table.num_rows > _SLICE_ROWS:
+            sums += _together(small)
+            small, rows = [], 0
+        small.append(table)
+        rows += table.num_rows
+    return sums + _together(small)
+
+
+def _together(tables: list[pa.Table]) -> list[Setsum | None]:
+    if len(tables) < 2 or sum(table.nbytes for table in tables) > _SLICE_BYTES:
+        return [None] * len(tables)
+    rows = pa.concat_tables(tables)
+    on = arithmetic(rows.num_rows)
+    halves = _halves(on, rows, [field for field in rows.schema if field.name != TOMBSTONE])
+    ends = accumulate((table.num_rows for table in tables), initial=0)
+    return [Setsum.of_columns(on.total(part[start:end]) for part in halves) for start, end in pairwise(ends)]
+
+
 def row_hashes(rows: pa.Table) -> Iterator[Any]:
     """Yield the first word of the hash of each row, as numpy arrays of uint64, some thousand rows at a time.
 
@@ -125,16 +155,20 @@ def _summed(
     if unknown := [name for name in columns if name not in fields]:
         raise Invalid(f"column {unknown[0]!r} has no Lance field id", field=unknown[0])
     on, every, some = arithmetic(rows.num_rows), [0] * 4, [0] * 4
-    half = on.constant(0xFFFFFFFF)
     step = max(1, min(_SLICE_ROWS, _SLICE_BYTES * rows.num_rows // max(1, rows.nbytes)))
     for start in range(0, rows.num_rows, step):
-        hashes = _hashes(on, rows.slice(start, step), [fields[name] for name in columns])
-        halves = [part for word in hashes for part in (on.both(word, half), on.shift_right(word, on.constant(32)))]
+        halves = _halves(on, rows.slice(start, step), [fields[name] for name in columns])
         every = [total + on.total(part) for total, part in zip(every, halves, strict=True)]
         if chosen is not None:
             flags = _bits(on, chosen.slice(start, step))
             some = [total + on.total(on.multiply(part, flags)) for total, part in zip(some, halves, strict=True)]
     return Setsum.of_columns(every), Setsum.of_columns(some)
+
+
+def _halves(on: Arithmetic, rows: pa.Table | pa.RecordBatch, fields: list[pa.Field]) -> list[Words]:
+    """Return the columns of a setsum for each row: both halves of both words of its hash."""
+    low, width = on.constant(0xFFFFFFFF), on.constant(32)
+    return [half for word in _hashes(on, rows, fields) for half in (on.both(word, low), on.shift_right(word, width))]
 
 
 def _hashes(on: Arithmetic, rows: pa.Table | pa.RecordBatch, fields: list[pa.Field]) -> tuple[Words, Words]:

@@ -10,8 +10,10 @@ from functools import partial
 import pyarrow as pa
 
 from lancelsm.common.layout import RegionValues
+from lancelsm.common.setsum import Setsum
 from lancelsm.common.write_result import Committed, CommittedEntry
 from lancelsm.errors import Corrupt, Fenced, Invalid, LsmError, Unavailable
+from lancelsm.record.rowsum import setsums_together
 from lancelsm.record.schema_history import FIRST_VERSION
 from lancelsm.region.catalog import Region, SealedRegion, check_not_dropped
 from lancelsm.region.handle import WriteTarget
@@ -106,15 +108,18 @@ class RegionWriter:
     def _entry(self, summary: Summary) -> CommittedEntry:
         return CommittedEntry(region=self.region.id, position=summary.position, rows=summary.rows)
 
-    def append(self, rows: pa.Table) -> CommittedEntry:
+    def append(self, rows: pa.Table, *, sum_of_rows: Setsum | None = None) -> CommittedEntry:
         """Append rows as one entry. If the base lags, wait first.
+
+        Args:
+            sum_of_rows: see `wal.entry.draft`.
 
         Raises:
             Unavailable: too many generations wait to be merged.
 
         Raises also the errors of `wal.append.append` and `wal.claim.claim`.
         """
-        encoded = draft(rows, at=self.region.context.clock.now())
+        encoded = draft(rows, at=self.region.context.clock.now(), sum_of_rows=sum_of_rows)
         entry = self.append_after(lambda _: encoded)
         assert entry is not None
         return entry
@@ -287,8 +292,9 @@ class RegionWriters:
         target, entries = self._target, list[CommittedEntry]()
         while True:
             parts = route(rows, target.regions)
+            sums = setsums_together(part.rows for part in parts) if next_draft is None else [None] * len(parts)
             run = partial(self._append, target=target, next_draft=next_draft)
-            outcomes = target.context.each(run, parts)
+            outcomes = target.context.each(run, list(zip(parts, sums, strict=True)))
             entries += [outcome for outcome in outcomes if isinstance(outcome, CommittedEntry)]
             failure = _first_failure(outcomes)
             if not (again and isinstance(failure, SealedRegion)):
@@ -313,12 +319,13 @@ class RegionWriters:
         return committed(entries)
 
     def _append(
-        self, part: Routed, *, target: WriteTarget, next_draft: NextDraft | None
+        self, summed: tuple[Routed, Setsum | None], *, target: WriteTarget, next_draft: NextDraft | None
     ) -> CommittedEntry | Exception | None:
+        part, sum_of_rows = summed
         try:
             writer = self.of(part.values, target=target)
             if next_draft is None:
-                return writer.append(part.rows)
+                return writer.append(part.rows, sum_of_rows=sum_of_rows)
             return writer.append_after(next_draft(writer.region, part.rows))
         except Exception as error:  # noqa: BLE001 - raised after all regions are done; a function of the caller may fail
             return error

@@ -18,6 +18,7 @@ from lancelsm.common.layout import Position, wal_entry, wal_prefix
 from lancelsm.common.setsum import Setsum
 from lancelsm.common.task_pool import PoolTask, TaskPool
 from lancelsm.errors import Corrupt, Invalid, error_context
+from lancelsm.objects.location import local_path
 from lancelsm.record.rowsum import row_setsum
 from lancelsm.record.schema import TOMBSTONE, TableSchema, conform
 from lancelsm.region import manifest_invariants
@@ -27,6 +28,7 @@ from lancelsm.wal.entry import Entry, decode
 
 AHEAD_BYTES = 32 << 20  # of entries that are read before they are used
 _SIZE_UNKNOWN = 2 << 20
+_THREAD_BYTES = 1 << 20
 
 
 class LogEnd(Protocol):
@@ -140,6 +142,8 @@ def read_ahead(region: Region, positions: Sequence[int], *, size: int | None) ->
     parallel = min(region.context.parallel, len(positions))
     if size:  # more threads than entries that are in memory at a time would take memory of their own
         parallel = min(parallel, max(1, AHEAD_BYTES * len(positions) // size))
+        if local_path(region.context.uri) is not None:  # to start a thread takes longer than to read small files
+            parallel = min(parallel, max(1, size // _THREAD_BYTES))
     if parallel <= 1:
         yield from (read_entry(region, Position(position)) for position in positions)
         return
