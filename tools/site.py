@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ ROOT = Path(__file__).parents[1]
 _LINK = re.compile(r"(?<!!)\[([^\]]*)\]\((\.\./[^)\s#]*|[^)\s#:]+)(#[^)\s]*)?\)")
 _COMMANDS = "<!-- all commands -->"
 _COMMON = ("output", "storage_option", "profile", "verbose")  # options of most commands: shown once
+_MARKUP = {ord(sign): f"&#{ord(sign)};" for sign in "|[]_*"}  # a pipe would end the cell of a table
 _TYPE = re.compile(r" <(list\[)?str\]?>$")  # what the help adds to an argument
 
 
@@ -103,6 +105,6 @@ def _table(params: list[Any], context: Any) -> Iterator[str]:
     rows = [record for one in params if (record := one.get_help_record(context)) is not None]
     if rows:
         yield from ("| argument or option | meaning |", "|---|---|")
-    for cells in rows:
-        names, meaning = (" ".join(cell.split()).replace("|", "\\|") for cell in cells)
-        yield f"| `{_TYPE.sub('', names)}` | {meaning} |"
+    for names, meaning in rows:
+        code = escape(_TYPE.sub("", " ".join(names.split()))).translate(_MARKUP)
+        yield f"| <code>{code}</code> | {' '.join(meaning.split()).replace('|', '&#124;')} |"
