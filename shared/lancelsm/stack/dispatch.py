@@ -319,7 +319,7 @@ def _open_checked(uri: str, table: TableId, open_table: Callable[[str], TableHan
     if handle.config.table != table:
         raise Invalid(
             f"another table, {handle.config.table}, is at the location of {table}",
-            remedy="Remove the records of the old table from the registry",
+            remedy=f"Remove the records of the old table from the registry: those with {table} in their keys",
             table=uri,
         )
     return handle

@@ -101,7 +101,7 @@ def state_of(handle: TableHandle, table: TableId) -> str:
     if handle.config.table != table:
         raise Invalid(
             f"another table, {handle.config.table}, is at the location of {table}",
-            remedy="Remove the records of the old table from the registry",
+            remedy=f"Remove the records of the old table from the registry: those with {table} in their keys",
             table=handle.context.uri,
         )
     heads = with_heads(handle.context, regions(handle.context))
