@@ -1,7 +1,7 @@
 """Build the sdist and the wheel, install the wheel into an empty environment, and use it there.
 
 The wheel is built from the sdist, so both are complete. Both are kept if `--dist` names a directory. Packages come
-from the lock; with `--newest` pip resolves them, as it does for a user.
+from the lock; with `--newest` pip resolves them, as it does for a user, and the commands of examples/Dockerfile run.
 
     make .venv/build.stamp
     .venv/bin/python tools/smoke_wheel.py --dist dist
@@ -10,17 +10,23 @@ from the lock; with `--newest` pip resolves them, as it does for a user.
 from __future__ import annotations
 
 import argparse
+import json
 import os
+import re
 import shutil
+import signal
+import socket
 import subprocess
 import sys
 import tarfile
 import tempfile
 import zipfile
+from contextlib import suppress
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 TABLE = Path(__file__).with_name("smoke_table.py")
+PACKAGES = ("lancelsm", "pyspark_lancelsm")
 SOURCES = ("LICENSE", "README.md", "pyproject.toml")
 LEFTOVERS = shutil.ignore_patterns("*.egg-info", "__pycache__")
 PIP = ("-m", "pip", "--disable-pip-version-check", "install", "--quiet")
@@ -42,6 +48,9 @@ def main() -> None:
         say(f"installed into an empty environment; dependencies {'by pip' if options.newest else 'of the lock'}")
         use(python, work / "tables")
         say("a table was written, read, flushed and merged, from Python and from the command line")
+        if options.newest:
+            serve_as_image(python, wheel, work / "tables")
+            say("the commands of examples/Dockerfile installed the wheel, served a table and ended at its signal")
         if options.dist:
             shutil.copytree(sdist.parent, options.dist)
 
@@ -84,7 +93,8 @@ def check_contents(sdist: Path, wheel: Path) -> None:
     library = ROOT / "shared"
     wanted = {
         path.relative_to(library).as_posix()
-        for path in (library / "lancelsm").rglob("*")
+        for package in PACKAGES
+        for path in (library / package).rglob("*")
         if path.is_file() and path.suffix != ".pyc"
     }
     metadata = {name for name in held if name.partition("/")[0].endswith(".dist-info")}
@@ -119,6 +129,43 @@ def use(python: Path, tables: Path) -> None:
     require(output(tables, command, "get", orders, "--key", "2", "--output", "json") != "", "a row is gone")
     for check in ("doctor", "scrub"):
         output(tables, command, check, orders)
+
+
+def serve_as_image(python: Path, wheel: Path, tables: Path) -> None:
+    """Run what examples/Dockerfile runs in its image: installation, service, check of its health, and signal.
+
+    The port is another one, and the table is in this directory.
+    """
+    image = (ROOT / "examples" / "Dockerfile").read_text()
+    (extras,) = re.findall(r"^RUN pip install .*whl\)\[([a-z,]+)\]", image, re.MULTILINE)
+    check, entry, arguments = (
+        json.loads(re.findall(rf"^{name} .*?(\[.*\])$", image, re.MULTILINE)[0])
+        for name in ("HEALTHCHECK", "ENTRYPOINT", "CMD")
+    )
+    (ends,) = re.findall(r"^STOPSIGNAL (\w+)$", image, re.MULTILINE)
+    subprocess.run([python, *PIP, f"{wheel}[{extras}]"], check=True)
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = str(free.getsockname()[1])
+    places = {"/lake/orders": str(tables / "orders"), "0.0.0.0:9090": f"127.0.0.1:{port}"}
+    command = [python.with_name(entry[0]), *entry[1:], *(places.get(one, one) for one in arguments)]
+    health = [python.with_name(check[0]), *(one.replace("9090", port) for one in check[1:])]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, env={"PATH": os.defpath}) as service:
+        try:
+            answers = becomes_healthy(service, health)
+        finally:
+            service.send_signal(signal.Signals[ends])
+    require(answers, "the service of the image does not become healthy")
+    require(service.returncode == 0, f"the service of the image ended with {service.returncode}")
+
+
+def becomes_healthy(service: subprocess.Popen[bytes], check: list[Path | str]) -> bool:
+    for _ in range(60):
+        if subprocess.run(check, stderr=subprocess.DEVNULL, check=False).returncode == 0:
+            return True
+        with suppress(subprocess.TimeoutExpired):
+            service.wait(1)
+            return False  # it has ended
+    return False
 
 
 def output(directory: Path, *command: Path | str) -> str:
