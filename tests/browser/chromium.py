@@ -32,6 +32,10 @@ _OPTIONS = (
     "--remote-debugging-pipe",
 )
 _SECONDS = 20.0
+_FONTS = """<?xml version="1.0"?>
+<!DOCTYPE fontconfig SYSTEM "fonts.dtd">
+<fontconfig><dir>{fonts}</dir><cachedir>{cache}</cachedir></fontconfig>
+"""
 # The protocol uses the descriptors 3 and 4.
 _START = """
 import fcntl, os, sys
@@ -128,8 +132,9 @@ class Page:
 
 @contextmanager
 def browser(directory: Path) -> Iterator[Page]:
-    """Run a browser whose profile is in this directory."""
-    executable = _unpacked()
+    """Run a browser whose profile is in this directory. Its only font is that of the package, on every machine."""
+    executable, fonts = _unpacked(), directory / "fonts.conf"
+    fonts.write_text(_FONTS.format(fonts=_UNPACKED / "fonts", cache=directory / "font-cache"))
     to_browser, from_browser = os.pipe(), os.pipe()
     command = [str(executable), *_OPTIONS, f"--user-data-dir={directory / 'profile'}", "about:blank"]
     start = [sys.executable, "-c", _START, str(to_browser[0]), str(from_browser[1]), *command]
@@ -140,7 +145,12 @@ def browser(directory: Path) -> Iterator[Page]:
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
-            env={**os.environ, "HOME": str(directory), "LD_LIBRARY_PATH": str(_UNPACKED / "al2023" / "lib")},
+            env={
+                **os.environ,
+                "HOME": str(directory),
+                "LD_LIBRARY_PATH": str(_UNPACKED / "al2023" / "lib"),
+                "FONTCONFIG_FILE": str(fonts),
+            },
         )
     os.close(to_browser[0])
     os.close(from_browser[1])
