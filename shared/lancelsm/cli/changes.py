@@ -86,7 +86,7 @@ def _tail(
     only = None if region is None else [one.id for one in select_regions(session.handle(uri).context, region)]
     if cursor is not None and start is not None and any(one.name == cursor for one in table.cursors()):
         print(f"Cursor {cursor} exists, so --start is ignored", file=sys.stderr)
-    changes = table.changes(cursor=cursor, start=begin, regions=only, follow=follow, limit=limit)
+    changes = table.changes(cursor=cursor, start=begin, region_ids=only, follow=follow, limit=limit)
     printed, header_printed = 0, session.json
     for change in changes:
         rows = _shown(change)

@@ -160,7 +160,7 @@ class TableHistory(OpenTable):
         *,
         cursor: str | None = None,
         start: Start = "earliest",
-        regions: Iterable[str] | None = None,
+        region_ids: Iterable[str] | None = None,
         follow: bool = False,
         limit: int | None = None,
     ) -> Changes:
@@ -175,7 +175,7 @@ class TableHistory(OpenTable):
             start: `earliest` (the oldest kept entry), `latest`, a position, Unix seconds as a float, or the next
                 position of each region of this table (`Changes.positions`). Only the last form overrides an existing
                 cursor.
-            regions: ids of the regions to read; all by default.
+            region_ids: the regions to read; all by default.
             follow: True: wait for more entries and never end. False: end after the entries that existed at the start.
             limit: end after the entry that reaches this many rows.
 
@@ -186,7 +186,7 @@ class TableHistory(OpenTable):
             Unavailable: a store or the registry did not answer.
         """
         self._check_writable()
-        only = None if regions is None else [self.region(one).id for one in regions]
+        only = None if region_ids is None else [self.region(one).id for one in region_ids]
         return Changes(self._context, self._schema, start=start, cursor=cursor, only=only, follow=follow, limit=limit)
 
     @checked
