@@ -50,7 +50,7 @@ def calls_of(act: Callable[[], object]) -> int:
     return calls
 
 
-@pytest.mark.parametrize(("operation", "most"), [("upsert", 480), ("flush", 2900)])
+@pytest.mark.parametrize(("operation", "most"), [("upsert", 340), ("flush", 2550)])
 def test_a_further_region_costs_few_calls(operation: str, most: int, tmp_path: Path) -> None:
     calls = []
     for regions in (FEW, MANY):

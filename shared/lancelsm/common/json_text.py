@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any
 
 
@@ -26,6 +27,11 @@ def parse_json(text: object, *, parse_float: Callable[[str], Any] = finite) -> A
     if not isinstance(given, str):  # a record may have anything after damage
         raise ValueError(f"{type(text).__name__} is not text")
     try:
-        return json.loads(given.removeprefix("\ufeff"), parse_float=parse_float)
+        return _decoder(parse_float).decode(given.removeprefix("\ufeff"))
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
+
+
+@lru_cache(maxsize=16)
+def _decoder(parse_float: Callable[[str], Any]) -> json.JSONDecoder:
+    return json.JSONDecoder(parse_float=parse_float)

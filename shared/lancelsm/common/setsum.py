@@ -7,6 +7,7 @@ forgery: xxh3 is not a cryptographic hash.
 
 from __future__ import annotations
 
+import operator
 import sys
 from array import array
 from collections.abc import Iterable
@@ -96,12 +97,12 @@ class Setsum:
     def __add__(self, other: Setsum) -> Setsum:
         if not isinstance(other, Setsum):
             return NotImplemented
-        return _reduced(a + b for a, b in zip(_columns(self._digest), _columns(other._digest), strict=True))
+        return _reduced(map(operator.add, _columns(self._digest), _columns(other._digest)))
 
     def __sub__(self, other: Setsum) -> Setsum:
         if not isinstance(other, Setsum):
             return NotImplemented
-        return _reduced(a - b for a, b in zip(_columns(self._digest), _columns(other._digest), strict=True))
+        return _reduced(map(operator.sub, _columns(self._digest), _columns(other._digest)))
 
     def __neg__(self) -> Setsum:
         return _reduced(-column for column in _columns(self._digest))
@@ -129,14 +130,14 @@ def _columns(digests: bytes) -> array[int]:
 
 
 def _reduced(columns: Iterable[int]) -> Setsum:
-    reduced = array("I", (column % prime for column, prime in zip(columns, PRIMES, strict=True)))
+    reduced = array("I", map(operator.mod, columns, PRIMES))
     if sys.byteorder == "big":
         reduced.byteswap()
     return _from_valid_digest(reduced.tobytes())
 
 
 def _from_valid_digest(digest: bytes) -> Setsum:
-    setsum = Setsum()
+    setsum = object.__new__(Setsum)
     object.__setattr__(setsum, "_digest", digest)
     return setsum
 

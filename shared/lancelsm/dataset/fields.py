@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
 
 import lance
@@ -42,6 +43,12 @@ class Numbering:
 
 def numbering(schema: TableSchema) -> Numbering:
     """Both numberings of `schema.stored`. As in Lance, `_tombstone` gets the id after all columns."""
+    return _numbering(schema, schema.stored.serialize().to_pybytes())
+
+
+@lru_cache(maxsize=16)
+def _numbering(schema: TableSchema, _metadata: bytes) -> Numbering:
+    # Equal schemas may differ in their metadata.
     fresh = LanceSchema.from_pyarrow(schema.stored.with_metadata(TRUE_IDS))
     top = [
         node

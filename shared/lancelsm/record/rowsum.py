@@ -26,6 +26,7 @@ Values other than numbers have canonical bytes:
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from functools import lru_cache
 from itertools import accumulate, pairwise
 from struct import pack
 from typing import Any, Final
@@ -201,6 +202,7 @@ def _hashed(on: Arithmetic, column: pa.Array, field: pa.Field) -> tuple[Words, W
     return on.multiply(first, valid), on.multiply(second, valid)
 
 
+@lru_cache(maxsize=4096)
 def _seeds(number: int, width: int) -> tuple[int, int]:
     """Return the two seeds of the values of one width in the column with this field id."""
     one = mixed((number << 8 | width) * _GOLDEN & WORD)

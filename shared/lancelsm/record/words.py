@@ -10,7 +10,7 @@ import operator
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from itertools import repeat
 from typing import Any, Final
 
@@ -79,7 +79,7 @@ def with_numpy(numpy: Any) -> Arithmetic:
         texts=lambda values, words: _numpy_texts(numpy, values, words),
         transposed=lambda words, columns: list(words.to_numpy().reshape(-1, columns).T),
         gathered=lambda one, two, indexes: numpy.concatenate((one, two))[indexes.to_numpy()],
-        constant=numpy.uint64,
+        constant=lru_cache(maxsize=4096)(numpy.uint64),
         add=numpy.add,
         multiply=numpy.multiply,
         xor=numpy.bitwise_xor,

@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
+from functools import cache
 from itertools import takewhile
 from typing import Any
 
@@ -43,7 +44,7 @@ _OPTIONAL_FIELDS = ("dirty", "stopped", "waiting", "compacted", "log_since", "me
 _EMPTY: Record = {**dict.fromkeys(_OPTIONAL_FIELDS, ""), _SCHEMA: FIRST_VERSION}
 _REASON_MAX_LENGTH = 200  # a head stays below 1 KB
 _SPAN = re.compile(r"([0-9]+)-([0-9]+)")
-_POSITION_FIELDS = frozenset({"next_position", "first_position"})
+_FROM_ONE = frozenset({"next_position", "first_position", "format"})
 
 
 def check_owner(owner: str) -> None:
@@ -192,7 +193,9 @@ def from_record(record: Record) -> Head:
     if isinstance(stored_format, int):
         check_format(stored_format, newest=FORMAT, what="head", field="format")
     try:
-        values = {f.name: _value({**_EMPTY, **record}, f.name) for f in fields(Head) if f.name != "producers"}
+        full = {**_EMPTY, **record}
+        values: dict[str, Any] = {name: text(full, name) for name in _TEXT_FIELDS}
+        values |= {name: number(full, name, least=int(name in _FROM_ONE)) for name in _names() if name not in values}
         values["status"] = RegionState(str(record["status"]))
         values["entry_setsum"] = Setsum.from_hex(str(record["entry_setsum"]))
         values["producers"] = remembered.from_value(record["source"])
@@ -204,17 +207,15 @@ def from_record(record: Record) -> Head:
     return Head(**values)
 
 
-def _value(record: Record, name: str) -> Any:
-    return (
-        text(record, name)
-        if name in _TEXT_FIELDS
-        else number(record, name, least=int(name in _POSITION_FIELDS | {"format"}))
-    )
+@cache
+def _names() -> tuple[str, ...]:
+    """Return the fields of a head that have the same names in its record."""
+    return tuple(f.name for f in fields(Head) if f.name != "producers")
 
 
 def to_record(head: Head) -> dict[str, Value]:
     """Encode a head. Each field of the record is short text or a number; producers are bytes."""
-    record: dict[str, Value] = {f.name: getattr(head, f.name) for f in fields(Head) if f.name != "producers"}
+    record: dict[str, Value] = {name: getattr(head, name) for name in _names()}
     record["status"] = head.status.value
     record["entry_setsum"] = head.entry_setsum.hex()
     record["source"] = remembered.to_value(head.producers)

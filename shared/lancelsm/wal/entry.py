@@ -15,6 +15,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 import pyarrow as pa
 
@@ -102,15 +103,18 @@ class Entry:
 
     def table(self) -> pa.Table:
         """Return the rows as written. Copies only what is not aligned for its type, and for Lance's library."""
-        body = pa.py_buffer(self.body)
-        with pa.ipc.open_stream(body) as reader:
-            wide = any(_is_wide(field.type) for field in reader.schema)
-        alignment = pa.ipc.Alignment.At64Byte if wide else pa.ipc.Alignment.DataTypeSpecific
-        with pa.ipc.open_stream(body, options=pa.ipc.IpcReadOptions(ensure_alignment=alignment)) as reader:
-            table: pa.Table = reader.read_all()
+        table = self._read(pa.ipc.Alignment.DataTypeSpecific)
+        if any(_is_wide(kind) for kind in table.schema.types):
+            table = self._read(pa.ipc.Alignment.At64Byte)
         return pa.Table.from_arrays(table.columns, schema=_without_own_metadata(table.schema))
 
+    def _read(self, alignment: pa.ipc.Alignment) -> pa.Table:
+        options = pa.ipc.IpcReadOptions(ensure_alignment=alignment)
+        with pa.ipc.open_stream(pa.py_buffer(self.body), options=options) as reader:
+            return reader.read_all()
 
+
+@lru_cache(maxsize=1024)
 def _is_wide(kind: pa.DataType) -> bool:
     """Return whether Lance's library wants more than 8 bytes of alignment: it panics on unaligned wide decimals."""
     if isinstance(kind, pa.BaseExtensionType):
