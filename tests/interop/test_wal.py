@@ -114,6 +114,21 @@ def test_lance_replays_our_entries_in_order(ours):
     assert ours.read_by_lance() == [{"id": 2, "v": "B"}, {"id": 3, "v": None}]
 
 
+def test_lance_replays_a_compressed_entry(ours):
+    values = [f"{number % 9:01000}" for number in range(1500)]
+    appended = append(
+        ours.region,
+        draft(upserts([{"id": n, "v": v} for n, v in enumerate(values)], schema=ours.schema)),
+        owner="default",
+    )
+    (entry,) = ours.uri.glob("_mem_wal/*/wal/*")
+    assert 10 * entry.stat().st_size < appended.summary.bytes
+
+    assert ours.read_by_lance(then_put=pa.table({"id": [1500], "v": ["last"]}, schema=ours.schema.columns)) == [
+        {"id": number, "v": value} for number, value in enumerate([*values, "last"])
+    ]
+
+
 def test_lance_flushes_our_entries_with_tombstones(ours):
     ours.upsert({"id": 1, "v": "a"}, {"id": 2, "v": "b"})
     ours.delete({"id": 2})

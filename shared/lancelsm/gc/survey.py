@@ -106,7 +106,7 @@ def _facts(region: Region, position: Position) -> EntryFacts | None:
     except Corrupt:
         return None
     return EntryFacts(
-        bytes=entry.summary.bytes,
+        bytes=len(found.body),
         fence=entry.fence and entry.nonce is not None,
         entry_setsum=entry.summary.entry_setsum,
     )

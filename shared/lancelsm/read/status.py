@@ -37,7 +37,7 @@ class RegionStatus:
         merged_generation: the number of the newest generation that is in the base; 0 if none is.
         newest_generation: the number of the newest generation; 0 if there is none.
         wal_rows: how many rows of the log wait for a flush.
-        wal_bytes: their bytes in the log.
+        wal_bytes: their bytes in the log, without compression.
     """
 
     region: RegionId

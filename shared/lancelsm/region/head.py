@@ -67,7 +67,7 @@ class Summary:
     position: Position
     epoch: Epoch
     rows: int
-    bytes: int
+    bytes: int  # without compression
     entry_setsum: Setsum
     applied_sequences: Mapping[str, str] = field(default_factory=dict)  # name of a producer -> its highest sequence
     at: float | None = None  # when the rows were drafted, in Unix seconds

@@ -25,6 +25,7 @@ from lancelsm.errors import Corrupt
 from lancelsm.record.rowsum import row_setsum
 from lancelsm.record.schema_history import SCHEMA_VERSION, version_of
 from lancelsm.region.head import Summary
+from lancelsm.wal.repetition import is_repetitive
 
 _EPOCH = b"writer_epoch"
 _FENCE = b"fence_sentinel"
@@ -36,6 +37,8 @@ _ROW_SETSUM = b"lancelsm.row_setsum"
 _QUEUE = b"lancelsm.queue"
 _SEQUENCE = b"lancelsm.sequence"
 _TIME = b"lancelsm.time"
+_ROWS = b"lancelsm.rows"
+_PLAIN_BYTES = b"lancelsm.plain_bytes"
 
 _NARROW = (  # types whose buffers hold bytes, offsets, and numbers of at most 8 bytes
     pa.types.is_boolean,
@@ -52,6 +55,7 @@ _NARROW = (  # types whose buffers hold bytes, offsets, and numbers of at most 8
 
 _END_OF_STREAM = b"\xff\xff\xff\xff\x00\x00\x00\x00"
 _HEADROOM = 4096  # for what our metadata adds to the schema message
+_LEAST_RATIO = 4  # of plain to compressed bytes: to read less is not worth its CPU
 _OWN_SUM = b"(the sum of the entry goes here)"  # as long as a sum; the sum is that of the entry with this text
 
 
@@ -72,6 +76,7 @@ class Draft:
     at: float | None = None
     fence: bool = False
     ordered: bool = False  # the rows were compared with the sequences of those that they replace
+    plain_bytes: int | None = None  # of the stream without compression; None: it is not compressed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,10 +104,16 @@ class Entry:
     row_setsum: Setsum | None
     at: float | None
     body: bytes
+    compressed: bool = False
     lance_generation: int | None = None  # the generation that Lance's own writer flushes the entry into
 
     def table(self) -> pa.Table:
-        """Return the rows as written. Copies only what is not aligned for its type, and for Lance's library."""
+        """Return the rows as written. Copies only what is not aligned for its type, and for Lance's library.
+
+        Raises `ValueError` if the entry is compressed and damaged: a wrong size could take any memory.
+        """
+        if self.compressed and not self.sound:
+            raise ValueError("its bytes don't have the sum that it declares")
         table = self._read(pa.ipc.Alignment.DataTypeSpecific)
         if any(_is_wide(kind) for kind in table.schema.types):
             table = self._read(pa.ipc.Alignment.At64Byte)
@@ -134,7 +145,7 @@ def draft(
     sum_of_rows: Setsum | None = None,
     ordered: bool = False,
 ) -> Draft:
-    """Encode rows in stored form (see `record.normalize`) for an entry. Chunks are kept as they are, uncompressed.
+    """Encode rows in stored form (see `record.normalize`) for an entry. Chunks are kept as they are.
 
     Args:
         applied_sequences: the producer that the rows came from, and their highest sequence in it.
@@ -145,9 +156,14 @@ def draft(
     plain = rows.replace_schema_metadata(None)
     size = pa.MockOutputStream()
     _write(plain, size)
-    buffer = memoryview(pa.allocate_buffer(_HEADROOM + size.size())).cast("B")
+    compressed = _compressed(plain, most=size.size() // _LEAST_RATIO) if is_repetitive(plain) else None
+    length = size.size() if compressed is None else len(compressed)
+    buffer = memoryview(pa.allocate_buffer(_HEADROOM + length)).cast("B")
     stream = buffer[_HEADROOM:]
-    _write(plain, pa.FixedSizeBufferWriter(pa.py_buffer(stream)))
+    if compressed is None:
+        _write(plain, pa.FixedSizeBufferWriter(pa.py_buffer(stream)))
+    else:
+        stream[:] = compressed
     begin = _HEADROOM + _schema_message_size(stream)
     return Draft(
         schema=plain.schema,
@@ -158,6 +174,7 @@ def draft(
         applied_sequences=dict(applied_sequences or {}),
         at=at,
         ordered=ordered,
+        plain_bytes=None if compressed is None else size.size(),
     )
 
 
@@ -190,6 +207,8 @@ def encode(draft: Draft, *, position: Position, epoch: Epoch, nonce: Nonce) -> E
         lance_metadata[_FENCE] = "true"
     if draft.at is not None:
         own_metadata[_TIME] = f"{draft.at:.3f}"
+    if draft.plain_bytes is not None:
+        own_metadata |= {_ROWS: str(draft.rows), _PLAIN_BYTES: str(draft.plain_bytes)}
     for queue, sequence in draft.applied_sequences.items():
         own_metadata |= {_QUEUE: queue, _SEQUENCE: sequence}
     message = _with_metadata(draft.schema, lance_metadata=lance_metadata, own_metadata=own_metadata).serialize()
@@ -199,7 +218,7 @@ def encode(draft: Draft, *, position: Position, epoch: Epoch, nonce: Nonce) -> E
         position=position,
         epoch=epoch,
         rows=draft.rows,
-        bytes=len(body),
+        bytes=len(body) if draft.plain_bytes is None else draft.plain_bytes,
         entry_setsum=entry_setsum,
         applied_sequences=draft.applied_sequences,
         at=None if draft.at is None else float(own_metadata[_TIME]),
@@ -219,7 +238,8 @@ def decode(body: bytes, *, position: Position, key: str) -> Entry:
     try:
         with pa.ipc.open_stream(pa.py_buffer(body)) as reader:
             metadata = _metadata(reader.schema)
-            rows, schema_version = sum(batch.num_rows for batch in reader), version_of(reader.schema)
+            schema_version, compressed = version_of(reader.schema), _PLAIN_BYTES in metadata
+            rows = int(metadata[_ROWS]) if compressed else sum(batch.num_rows for batch in reader)
         epoch = Epoch(int(metadata[_EPOCH]))
         at = float(metadata[_TIME]) if _TIME in metadata else None
         declared = metadata.get(_ENTRY_SETSUM)
@@ -235,7 +255,7 @@ def decode(body: bytes, *, position: Position, key: str) -> Entry:
                 position=position,
                 epoch=epoch,
                 rows=rows,
-                bytes=len(body),
+                bytes=int(metadata[_PLAIN_BYTES]) if compressed else len(body),
                 entry_setsum=entry_setsum,
                 applied_sequences={metadata[_QUEUE].decode(): metadata[_SEQUENCE].decode()}
                 if _QUEUE in metadata
@@ -249,15 +269,24 @@ def decode(body: bytes, *, position: Position, key: str) -> Entry:
             row_setsum=Setsum.from_hex(summed.decode()) if summed else None,
             at=at,
             body=body,
+            compressed=compressed,
             lance_generation=int(metadata[_GENERATION]) if _GENERATION in metadata else None,
         )
     except (pa.ArrowException, KeyError, ValueError, OverflowError, OSError, struct.error, Corrupt) as error:
         raise Corrupt(f"not a WAL entry: {error}", position=position, object=key) from error
 
 
-def _write(rows: pa.Table, sink: pa.NativeFile) -> None:
-    with pa.ipc.new_stream(sink, rows.schema) as writer:
+def _write(rows: pa.Table, sink: pa.NativeFile, options: pa.ipc.IpcWriteOptions | None = None) -> None:
+    with pa.ipc.new_stream(sink, rows.schema, options=options) as writer:
         writer.write_table(rows)
+
+
+def _compressed(rows: pa.Table, *, most: int) -> memoryview | None:
+    """Return the compressed stream; None if it has more than this number of bytes."""
+    sink = pa.BufferOutputStream()
+    _write(rows, sink, pa.ipc.IpcWriteOptions(compression="zstd"))
+    stream = sink.getvalue()
+    return memoryview(stream).cast("B") if stream.size <= most else None
 
 
 def _behind(message: bytes, draft: Draft) -> bytes | memoryview:
