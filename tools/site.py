@@ -72,23 +72,25 @@ def _copy(path: Path) -> bytes:
 def _commands() -> Iterator[str]:
     from typer.main import get_command  # noqa: PLC0415 - only one page needs the command line
 
-    from lancelsm.cli.app import app  # noqa: PLC0415
+    from lancelsm.cli.app import PANELS, app  # noqa: PLC0415
 
     root = get_command(app)
     first: Any = next(iter(root.commands.values()))  # type: ignore[attr-defined]
     context = first.context_class(first)
     yield from ("## Options of most commands", "")
     yield from _table([one for one in first.params if one.name in _COMMON], context)
-    yield from _command("lancelsm", root)
+    for panel, names in PANELS.items():
+        yield from ("", f"## {panel}")
+        for name in names.split():
+            yield from _command(f"lancelsm {name}", root.commands[name])  # type: ignore[attr-defined]
 
 
 def _command(name: str, command: Any) -> Iterator[str]:
     if command.hidden:
         return
-    if " " in name:
-        yield from ("", f"{'#' * (name.count(' ') + 1)} `{name}`", "")
-        yield (command.help or "").split("\f")[0].strip()
-    if " " in name and not hasattr(command, "commands"):
+    yield from ("", f"{'#' * (name.count(' ') + 2)} `{name}`", "")
+    yield (command.help or "").split("\f")[0].strip()
+    if not hasattr(command, "commands"):
         context = command.context_class(command)
         yield from ("", "```text", " ".join([name, *command.collect_usage_pieces(context)]), "```", "")
         yield from _table([one for one in command.params if one.name not in _COMMON], context)

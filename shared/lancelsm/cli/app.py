@@ -28,6 +28,18 @@ from lancelsm.cli import (
 )
 from lancelsm.cli.session import OutputOption, ProfileOption, StorageOptions, VerboseOption, remember
 
+PANELS = {
+    "Tables": "init list status describe history drop config schema reshard region index",
+    "Rows": "write update delete get scan search sql apply tail cursor",
+    "Snapshots and copies": "snapshot copy backup restore restore-point",
+    "Maintenance": "run flush compact merge optimize gc",
+    "Checks and repairs": "doctor scrub report inspect registry",
+    "Deployments and demo": "cost redrive demo",
+}
+"""The parts of the help, and of the page of all commands. Each command is in one."""
+
+_PANEL = {name: panel for panel, names in PANELS.items() for name in names.split()}
+
 app = typer.Typer(
     help="A log-structured merge tree in front of Lance tables: durable upserts in, consistent reads out.",
     epilog="Exit codes: 0 success, 1 invalid, 2 usage, 3 contended or fenced, 4 corrupt, 5 ambiguous, 6 unavailable, "
@@ -78,6 +90,8 @@ for module in (
     cost,
     doctor,
 ):
+    for found in module.commands.registered_commands:
+        found.rich_help_panel = _PANEL[found.name or ""]
     app.add_typer(module.commands)
 for name, group, summary in (
     ("inspect", inspection.group, "Show decoded objects of the storage."),
@@ -90,4 +104,4 @@ for name, group, summary in (
     ("cursor", changes.group, "List, set and drop cursors: named positions in the change stream."),
 ):
     group.callback()(remember)
-    app.add_typer(group, name=name, help=summary, no_args_is_help=True)
+    app.add_typer(group, name=name, help=summary, no_args_is_help=True, rich_help_panel=_PANEL[name])
