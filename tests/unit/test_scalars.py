@@ -45,6 +45,12 @@ class Word(enum.StrEnum):
     PAID = "paid"
 
 
+class Name(str, enum.Enum):  # noqa: UP042 - another class: its members are formatted as `Name.TABLE`
+    TABLE = "orders"
+    KEY = "id"
+    SNAPSHOT = "monday"
+
+
 class Level(enum.IntEnum):
     HIGH = 3
 
@@ -240,3 +246,19 @@ def test_a_row_with_a_value_of_a_program_is_taken_quickly_the_second_time(value:
     rows = SingleRows(TableSchema(columns=pa.schema([("id", kind)]), primary_key=("id",)))
     rows.take({"id": value})
     assert not isinstance(rows.take({"id": value}), pa.Table)
+
+
+def test_a_member_of_an_enum_names_a_table_a_column_and_a_snapshot(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.chdir(tmp_path)
+    table = lancelsm.create(Name.TABLE, pa.schema([(Name.KEY, pa.int64())]), primary_key=Name.KEY)
+    table.upsert({Name.KEY: [1]})
+    table.snapshot(Name.SNAPSHOT)
+    table.upsert([{Name.KEY: 2}])
+    assert lancelsm.open("orders", at="monday").to_arrow().to_pydict() == {"id": [1]}
+
+
+def test_a_key_of_none_names_its_column(tmp_path: Path) -> None:
+    table = lancelsm.create(tmp_path / "t", pa.schema([("id", pa.int64())]), primary_key="id")
+    with pytest.raises(Invalid) as caught:
+        table.get(None)
+    assert caught.value.where["field"] == "id"

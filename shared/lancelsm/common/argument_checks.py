@@ -133,7 +133,7 @@ def _text(value: Any) -> str:
         raise _Refused("text")
     if "\0" in value or any("\ud800" <= character <= "\udfff" for character in value):
         raise _Refused("text in UTF-8 without a NUL character")
-    return value
+    return value if type(value) is str else str.__str__(value)  # a member of an enum would be formatted as its name
 
 
 def _whole(value: Any) -> int:
@@ -176,7 +176,7 @@ def _instance(kind: type, value: Any) -> Any:
 def _one_of(values: tuple[Any, ...], value: Any) -> Any:
     if not isinstance(value, str) or value not in values:
         raise _Refused(f"{', '.join(map(repr, values[:-1]))} or {values[-1]!r}")
-    return value
+    return values[values.index(value)]
 
 
 def _any_of(checks: Sequence[_Check], value: Any) -> Any:

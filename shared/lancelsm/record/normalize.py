@@ -178,7 +178,7 @@ def _columns(data: Any, *, schema: TableSchema | None = None) -> Mapping[str, _C
     ):
         data = [data if row is None else row]
     if isinstance(data, Mapping):
-        return {str(name): _column(name, values) for name, values in data.items()}
+        return {_name(name): _column(_name(name), values) for name, values in data.items()}
     if _is_arrow(data) or type(data).__module__.partition(".")[0] == "pandas":
         if hasattr(data, "items"):  # a frame of pandas
             for name, values in (("index", data.index), *data.items()):
@@ -192,6 +192,10 @@ def _columns(data: Any, *, schema: TableSchema | None = None) -> Mapping[str, _C
             f"rows can't be read from {type(data).__name__}", remedy="Give Arrow data, columns, or rows as dicts"
         )
     return _row_columns(listed(data))
+
+
+def _name(name: Any) -> str:
+    return str.__str__(name) if isinstance(name, str) else str(name)  # `str` gives a member of an enum by its name
 
 
 def _table_columns(table: pa.Table) -> dict[str, _Column]:

@@ -65,7 +65,7 @@ def key_rows(keys: Any, names: Sequence[str]) -> Any:
     if hasattr(keys, "__arrow_c_stream__") or hasattr(keys, "__arrow_c_array__") or isinstance(keys, Mapping):
         return keys
     if not is_sequence(keys):
-        return [keys] if keys is None else _one_column([keys], names)
+        return _one_column([keys], names)
     if isinstance(keys, tuple) and keys and len(names) > 1 and not any(map(_is_key, keys)):
         keys = [keys]
     values = listed(keys)
