@@ -29,7 +29,6 @@ from lancelsm.region.handle import TableHandle, check_base
 from lancelsm.routing.route import route
 
 MOST_ROWS = 1 << 22  # are hidden by one commit, about: their addresses, and perhaps their keys, are in memory
-_ATTEMPTS = 8
 
 
 def remove_expired(handle: TableHandle, base: BaseTable) -> int:
@@ -57,7 +56,7 @@ def remove_expired(handle: TableHandle, base: BaseTable) -> int:
 def _removed(handle: TableHandle, base: BaseTable) -> int:
     """Hide expired rows by one commit. Return how many; fewer than `MOST_ROWS` if these were all."""
     context = handle.context
-    for attempt in range(_ATTEMPTS):
+    for attempt in context.budget().attempts():
         base = handle.read_base() if attempt else base
         check_base(base, handle.config)
         handle = handle.following(base)  # the keys are in the regions of the newest spec

@@ -51,8 +51,6 @@ from lancelsm.region.lease import INDEXES_LEASE, lease
 from lancelsm.region.manifest import GenerationIndexes, Manifest
 from lancelsm.wal.claim import create_region
 
-_ATTEMPTS = 8
-
 
 def create_index(
     handle: TableHandle,
@@ -119,7 +117,7 @@ def maintain_indexes(handle: TableHandle) -> bool:
         Corrupt, Unavailable: the base, a head or a generation could not be read.
     """
     changed = _finish_leaving(handle)
-    for _ in range(_ATTEMPTS):
+    for _ in handle.context.budget().attempts():
         base = handle.read_base()
         wanted = stored.wanted_list(base)
         desired = _desired(base, wanted)
@@ -190,7 +188,7 @@ def extend(handle: TableHandle) -> bool:
     An index that Lance refuses to extend is recorded as stalled and promised no longer: a collection does not wait for
     it. It is tried again at each call. The caller holds the lease `INDEXES_LEASE`.
     """
-    for _ in range(_ATTEMPTS):
+    for _ in handle.context.budget().attempts():
         with suppress(Contended):
             base = handle.read_base()
             done = extend_indexes(base, stalled=stored.wanted_list(base).stalled)
@@ -247,7 +245,7 @@ def _with_training(wanted: WantedList, rows: Mapping[str, int]) -> WantedList:
 
 def _record(handle: TableHandle, change: Callable[[WantedList], WantedList]) -> bool:
     """Commit another wanted list, with the same number. Return False if it is the same."""
-    for _ in range(_ATTEMPTS):
+    for _ in handle.context.budget().attempts():
         base = handle.read_base()
         wanted = stored.wanted_list(base)
         if change(wanted) == wanted:
@@ -271,7 +269,7 @@ def index_statuses(handle: TableHandle) -> list[IndexStatus]:
 
 def raise_number(handle: TableHandle, least: int) -> None:
     """Raise the number of the wanted list above `least` if it is below. A base that was restored has an old number."""
-    for _ in range(_ATTEMPTS):
+    for _ in handle.context.budget().attempts():
         base = handle.read_base()
         wanted = stored.wanted_list(base)
         if wanted.number >= least or stored.write_wanted(base, replace(wanted, number=least + 1)):
@@ -355,7 +353,7 @@ def build_generation(handle: TableHandle, key: str, wanted: WantedList) -> Gener
 
 def _leave(handle: TableHandle, name: str, state: IndexState) -> bool:
     """Mark an index in the list, so that no promise names it any more. Return False if the list lacks it."""
-    for _ in range(_ATTEMPTS):
+    for _ in handle.context.budget().attempts():
         base = handle.read_base()
         wanted = stored.wanted_list(base)
         found = next((one for one in wanted.indexes if one.name == name), None)
@@ -371,7 +369,7 @@ def _leave(handle: TableHandle, name: str, state: IndexState) -> bool:
 
 def _finish_leaving(handle: TableHandle) -> bool:
     """Remove marked indexes: from the promise, then from the base if they are dropped, then from the list."""
-    for _ in range(_ATTEMPTS):
+    for _ in handle.context.budget().attempts():
         base = handle.read_base()
         wanted = stored.wanted_list(base)
         marked = {one.name: one.state for one in wanted.indexes if one.state is not IndexState.WANTED}
@@ -394,7 +392,7 @@ def _without(names: frozenset[str]) -> Callable[[Promise], Promise]:
 
 def _promise(handle: TableHandle, change: Callable[[Promise], Promise]) -> None:
     """Commit another promise, unless it is the same."""
-    for _ in range(_ATTEMPTS):
+    for _ in handle.context.budget().attempts():
         base = handle.read_base()
         found = stored.read_promise(objects=handle.context.objects, version=base.version)
         if found is None or change(found) == found:
