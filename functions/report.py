@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 from lancelsm.common import aws
 from lancelsm.common.clock import SystemClock, SystemIds
 from lancelsm.common.layout import TableId, table_key
-from lancelsm.errors import Invalid, LsmError
+from lancelsm.errors import LsmError
 from lancelsm.region.handle import open_configured
 from lancelsm.registry.dynamodb import DynamoRegistry
 from lancelsm.stack.function import Document, FunctionCall, function, parse_event, settings, table_uri
@@ -37,8 +38,8 @@ class Input:
     configures a widget.
 
     Raises:
-        Invalid: table not found.
-        Unavailable: call it again.
+        Invalid: the table is not in this deployment.
+        Unavailable: the registry did not answer. Call it again.
     """
 
     table: str | None = None
@@ -54,10 +55,10 @@ def handler(event: Document, _: FunctionCall) -> str:
     root = SETTINGS["LANCELSM_TABLES"]
     theme = "dark" if request.widgetContext.get("theme") == "dark" else "light"
     if request.table is not None:
-        return fragment(_report(table_uri(request.table, root=root)), theme=theme)
+        return fragment(_read(_report, table_uri(request.table, root=root)), theme=theme)
     found = _tables(root)
-    tables = order([_levels(uri) for uri in found[:MOST_TABLES]])
-    first = _report(tables[0].table) if tables else None
+    tables = order([_read(_levels, uri) for uri in found[:MOST_TABLES]])
+    first = _read(_report, tables[0].table) if tables else None
     left = len(found) - len(tables)
     return panel(tables, first, root=root, left=left, endpoint=SETTINGS["LANCELSM_REPORT"], theme=theme)
 
@@ -70,17 +71,17 @@ def _tables(root: str) -> list[str]:
 
 
 def _levels(uri: str) -> ReportFacts:
-    try:
-        return gather_levels(open_configured(uri))
-    except LsmError as error:
-        return unreadable(uri, error, time=CLOCK.now())
+    return gather_levels(open_configured(uri))
 
 
 def _report(uri: str) -> ReportFacts:
+    return gather(open_configured(uri), is_listed=False, most_versions=MOST_VERSIONS)
+
+
+def _read(read: Callable[[str], ReportFacts], uri: str) -> ReportFacts:
+    """Read a table. If it does not open, the reason is in the report."""
     try:
-        return gather(open_configured(uri), is_listed=False, most_versions=MOST_VERSIONS)
-    except Invalid:
-        raise
+        return read(uri)
     except LsmError as error:
         return unreadable(uri, error, time=CLOCK.now())
 
