@@ -27,13 +27,11 @@ DAY = 86_400.0
 def levels(**values: Any) -> RegionLevels:
     usual = {
         "wal_rows": 0,
-        "wal_bytes": 0,
         "generations": 0,
         "generation_rows": 0,
         "merged": Generation(0),
         "newest": Generation(0),
         "waits_since": None,
-        "next_position": Position(1),
         "first_position": Position(1),
         "rounds": 0,
         "collected": None,

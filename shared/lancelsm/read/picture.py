@@ -10,7 +10,7 @@ from lancelsm.common.html import bar_html, table_html
 if TYPE_CHECKING:
     from lancelsm.read.status import RegionStatus, TableStatus
 
-LEVELS = ("region", "values", "status", "rows to flush", "generations to merge")
+_LEVELS = ("region", "values", "status", "rows to flush", "generations to merge")
 _MOST_REGIONS = 32
 
 
@@ -20,7 +20,7 @@ def status_html(status: TableStatus) -> str:
     generations = max((one.generations for one in status.regions), default=0)
     shown = sorted(status.regions, key=lambda one: (one.wal_rows, one.generations), reverse=True)[:_MOST_REGIONS]
     hidden = len(status.regions) - len(shown)
-    table = table_html(LEVELS, [level_cells(one, rows=rows, generations=generations) for one in shown])
+    table = table_html(_LEVELS, [_level_cells(one, rows=rows, generations=generations) for one in shown])
     more = f"<p>and {hidden:,} more regions, which wait less</p>" if hidden else ""
     return (
         f"<p>base version {status.base_version}, {len(status.regions):,} regions: "
@@ -30,8 +30,8 @@ def status_html(status: TableStatus) -> str:
     )
 
 
-def level_cells(one: RegionStatus, *, rows: int, generations: int) -> list[str]:
-    """Return the cells of a region for `LEVELS`: bars for what it has of the most rows and generations of a region."""
+def _level_cells(one: RegionStatus, *, rows: int, generations: int) -> list[str]:
+    """Return the cells of a region for `_LEVELS`: bars for what it has of the most rows and generations of a region."""
     return [
         f"<code>{escape(one.region[:8])}</code>",
         escape(", ".join(f"{name}={value}" for name, value in one.values.items())),

@@ -142,6 +142,13 @@ def size(count: int) -> str:
     return f"{amount:,.1f} {_UNITS[unit]}"
 
 
+def money(dollars: float) -> str:
+    """Return an amount of US dollars."""
+    if 0 < dollars < _CENT:
+        return "less than $0.01"
+    return f"${dollars:,.2f}"
+
+
 def _mark(x: float, colour: str, text: str) -> str:
     x = min(max(x, 2.0), _WIDTH - 2)  # a whole line, also at an edge
     line = f'<line class="event {colour}" x1="{x:.1f}" x2="{x:.1f}" y1="12" y2="88">'
@@ -151,13 +158,6 @@ def _mark(x: float, colour: str, text: str) -> str:
 def _cells(heads: Sequence[str], row: Sequence[str]) -> str:
     named = zip(heads, row, strict=True)
     return "".join(f'<td data-label="{escape(name)}"><div>{cell}</div></td>' for name, cell in named)
-
-
-def money(dollars: float) -> str:
-    """Return an amount of US dollars."""
-    if 0 < dollars < _CENT:
-        return "less than $0.01"
-    return f"${dollars:,.2f}"
 
 
 def _svg(inside: str, *, label: str, style: str = "") -> str:

@@ -55,13 +55,11 @@ class RegionLevels:
     """
 
     wal_rows: int
-    wal_bytes: int
     generations: int
     generation_rows: int | None
     merged: Generation
     newest: Generation
     waits_since: float | None
-    next_position: Position
     first_position: Position
     rounds: int
     collected: float | None
@@ -285,13 +283,11 @@ def _levels(head: Head, manifest: Manifest, *, merged: Generation) -> RegionLeve
     times = [float(one.at) for one in since if one is not None and one.at]
     return RegionLevels(
         wal_rows=wal_rows,
-        wal_bytes=head.wal_bytes - manifest.wal_bytes,
         generations=len(waiting),
         generation_rows=None if None in rows else sum(one for one in rows if one is not None),
         merged=merged,
         newest=manifest.newest,
         waits_since=min(times) if since and len(times) == len(since) else None,
-        next_position=head.next_position,
         first_position=head.first_position,
         rounds=head.collector_round,
         collected=manifest.collector_committed or None,

@@ -73,7 +73,6 @@ margin: 0.75rem 0; font-variant-numeric: tabular-nums }}
 .lsm .curve {{ fill: none; stroke-width: 2; vector-effect: non-scaling-stroke }}
 .lsm .event {{ stroke-width: 2.5; vector-effect: non-scaling-stroke }}
 .lsm .grid {{ stroke: var(--line); stroke-width: 1; vector-effect: non-scaling-stroke }}
-.lsm .swatch {{ display: inline-block; width: 0.7rem; height: 0.7rem; border-radius: 2px; margin-right: 0.4rem }}
 @media (max-width: 640px) {{
 .lsm h1 {{ font-size: 1.35rem }}
 .lsm .tiles {{ grid-template-columns: repeat(2, minmax(0, 1fr)) }}
