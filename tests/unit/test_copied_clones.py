@@ -73,6 +73,7 @@ def test_a_drop_of_a_copy_leaves_the_clone_readable(source: Table, tmp_path: Pat
     with pytest.warns(UserWarning, match=f"{WARNING} {original.uri}") as warned:
         lancelsm.drop(copy)
 
+    assert warned[0].filename == __file__
     assert f"snapshot drop {source.uri} --name clone-" in str(warned[0].message)
     assert not (copy / "data").exists()
     assert pins(source) == ([original.uri] if registry == "kept" else [])

@@ -38,9 +38,8 @@ from lancelsm.region.lineage import TAG_PREFIX, CloneLineage, read_lineage
 from lancelsm.region.markers import REMEDY, decode_marker, read_marker
 
 
-def drop_table(uri: str | Path, *, storage_options: Mapping[str, str] | None = None, ports: Ports | None = None) -> int:
+def drop_table(uri: str | Path, *, storage_options: Mapping[str, str] | None, ports: Ports) -> int:
     """Delete a table: `lancelsm.drop` has the contract."""
-    ports = ports or Ports()
     location = canonical(uri)
     store = ports.store(location, storage_options)
     table, kind = _find_table(store, location, storage_options)
