@@ -10,7 +10,6 @@ from dataclasses import fields
 from importlib import import_module
 from pathlib import Path
 from typing import Any
-from xml.etree import ElementTree
 
 import pytest
 from typer.main import get_command
@@ -175,20 +174,6 @@ def test_every_relative_link_has_a_target(page: Path) -> None:
 
         assert found.exists(), target
         assert not anchor or anchor in anchors(found), target
-
-
-@pytest.mark.parametrize("drawing", sorted((ROOT / "docs" / "images").glob("*.svg")), ids=lambda drawing: drawing.stem)
-def test_a_drawing_stands_alone_and_a_page_shows_it(drawing: Path) -> None:
-    """It has a title for who can't see it, colours for a dark ground, and nothing that a browser has to load or run."""
-    text = drawing.read_text()
-    names = {element.tag.rpartition("}")[2] for element in ElementTree.fromstring(text).iter()}
-
-    assert re.search(r"<title[^>]*>[^<]+</title>", text)
-    assert not names & {"script", "image", "foreignObject", "use"}
-    assert "viewBox=" in text
-    assert "prefers-color-scheme: dark" in text
-    assert "://" not in text.replace("http://www.w3.org/2000/svg", "")
-    assert any(f"images/{drawing.name})" in page.read_text() for page in PAGES)
 
 
 @pages
