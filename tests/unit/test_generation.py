@@ -12,7 +12,9 @@ import lance
 import pyarrow as pa
 import pytest
 
+from lancelsm.common.bounded_cache import BoundedCache
 from lancelsm.common.layout import KEY_INDEX_FILES
+from lancelsm.common.read_trace import Trace
 from lancelsm.dataset.conditions import read_condition
 from lancelsm.dataset.fields import numbering
 from lancelsm.dataset.generation import check_generation, lookup_generation, possible_keys, read_generation
@@ -233,6 +235,40 @@ def test_a_lookup_finds_few_or_many_keys_on_several_index_pages(tmp_path: Path) 
     ]
     everything = lookup_generation(uri=uri, schema=ORDERS, keys=rows)
     assert everything.num_rows == 30_000
+
+
+class _Requests(Trace):
+    """Collects the kinds of the requests of a lookup."""
+
+    def __init__(self) -> None:
+        self.kinds: set[str] = set()
+        self.watched = 0
+
+    def request(self, kind: str, _size: int = 0, *, count: int = 1) -> None:
+        assert count
+        self.kinds.add(kind)
+
+    def opened(self, kind: str, _dataset: Any) -> None:
+        self.kinds.add(kind)
+
+    def reads(self, _dataset: Any) -> None:
+        self.watched += 1
+
+
+def test_a_lookup_reads_no_page_twice_and_opens_a_generation_once(tmp_path: Path) -> None:
+    rows = pa.table([list(range(20_000)), [str(n) for n in range(20_000)], [False] * 20_000], schema=ORDERS.stored)
+    uri, kept = write(tmp_path / "g", ORDERS, rows), BoundedCache(1 << 20)
+
+    def look_up(*wanted: int) -> tuple[list[int], set[str], int]:
+        trace = _Requests()
+        keys = pa.table({"id": wanted})
+        found = lookup_generation(uri=uri, schema=ORDERS, keys=keys, filtered=True, kept=kept, trace=trace)
+        return sorted(found["id"].to_pylist()), trace.kinds, trace.watched
+
+    assert look_up(1, 19_999) == ([1, 19_999], {"key_index.read", "generation.open"}, 0)
+    assert look_up(8_191, 16_384, 20_000) == ([8_191, 16_384], set(), 1)
+    assert look_up(8_192, 16_384) == ([8_192, 16_384], {"key_index.read"}, 1)  # the page between them
+    assert look_up(0, 8_191, 8_192, 16_383, 16_384) == ([0, 8_191, 8_192, 16_383, 16_384], set(), 1)
 
 
 def test_a_generation_needs_at_least_one_row(tmp_path: Path) -> None:

@@ -139,6 +139,7 @@ def lookup_generation(
     bloom_setsum: Setsum | None = None,
     filtered: bool = False,
     storage_options: StorageOptions = None,
+    kept: BoundedCache = NOTHING_KEPT,
     trace: Trace = NO_TRACE,
 ) -> pa.Table:
     """Read the rows with these keys in stored form, in no order.
@@ -151,6 +152,7 @@ def lookup_generation(
         columns: the same as in `read_generation`.
         bloom_setsum: setsum of the bloom filter as it was written; not checked if None.
         filtered: the keys are `possible_keys`, so the bloom filter is not read.
+        kept: keeps pages of the key index, and the open dataset.
 
     Raises:
         Corrupt: for the reasons of `read_generation`; or the bloom filter is not the one that was flushed, so that it
@@ -176,14 +178,19 @@ def lookup_generation(
             return wanted.empty_table()
         values = key_column(keys, schema.primary_key)
         with read_errors("the key index of the generation can't be read", object=f"{uri}/{KEY_INDEX}"):
-            found = find_rows(files=files, values=values, uri=uri, trace=trace)
+            found = find_rows(files=files, values=values, uri=uri, kept=kept, trace=trace)
         if found is not None and len(found) == 0:
             return wanted.empty_table()
-        dataset = _open(uri, storage_options, trace)
+        dataset = kept.get(("generation", uri))
+        if dataset is None:
+            dataset = _open(uri, storage_options, trace)
+        else:
+            trace.reads(dataset)
         stored = stored_fields(dataset, schema)
         if found is None:
             found = _scan_for(dataset, [stored[name].name for name in schema.primary_key], values)
         rows = _take(dataset, stored, wanted, schema, found)
+        kept.put(("generation", uri), dataset, size=dataset.session().size_bytes())  # it keeps what it has read
         if not pc.all(pc.is_in(key_column(rows, schema.primary_key), value_set=values), min_count=0).as_py():
             raise Corrupt("the key index of a generation points to rows with other keys", object=f"{uri}/{KEY_INDEX}")
         return rows

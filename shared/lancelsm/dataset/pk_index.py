@@ -7,6 +7,7 @@ own scan of a generation needs it. A composite key is one binary value (`lancels
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -17,6 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from lance.file import LanceFileSession
 
+from lancelsm.common.bounded_cache import NOTHING_KEPT, BoundedCache
 from lancelsm.common.layout import KEY_INDEX_FILES
 from lancelsm.common.read_trace import NO_TRACE, Trace
 from lancelsm.common.setsum import Setsum
@@ -28,6 +30,7 @@ _DATA, _LOOKUP = KEY_INDEX_FILES
 _READ = "key_index.read"
 _PAGE_ROWS = 8192
 _PIECE = 1 << 20
+_BOUNDS_BYTES = 512  # in memory, of the bounds of a page, about
 _DEFAULT_PAGE_ROWS = 4096  # Lance assumes this if the metadata of the file has no value
 _FILE_VERSION = "2.0"
 
@@ -74,7 +77,14 @@ def _write(files: LanceFileSession, keys: pa.Table) -> None:
         lookup.write_batch(pa.table([*bounds, pa.array(np.zeros_like(pages)), pa.array(pages)], schema=schema))
 
 
-def find_rows(*, files: LanceFileSession, values: pa.Array, uri: str = "", trace: Trace = NO_TRACE) -> pa.Array | None:
+def find_rows(
+    *,
+    files: LanceFileSession,
+    values: pa.Array,
+    uri: str = "",
+    kept: BoundedCache = NOTHING_KEPT,
+    trace: Trace = NO_TRACE,
+) -> pa.Array | None:
     """Find the row offsets of these keys, masked duplicates included; None for a generation without an index.
 
     Reads the page bounds, then only the pages that may hold a key, neighbouring pages in one read.
@@ -82,8 +92,38 @@ def find_rows(*, files: LanceFileSession, values: pa.Array, uri: str = "", trace
     Args:
         values: keys in the form of `lancelsm.record.key.key_column`.
         uri: of the generation.
+        kept: keeps the bounds and pages; a generation never changes, and its URI is used once.
         trace: counts the requests.
     """
+    bounds: _Bounds | None = kept.get(("key index", uri))
+    if bounds is None:
+        bounds = _read_bounds(files, uri, trace)
+        if bounds is None:
+            return None
+        kept.put(("key index", uri), bounds, size=_BOUNDS_BYTES * len(bounds.pages))
+    wanted = values.unique()
+    needed = [number for number, page in enumerate(bounds.pages) if _may_hold(page, wanted)]
+    pages = {number: page for number in needed if (page := kept.get(("key index", uri, number))) is not None}
+    if missing := [number for number in needed if number not in pages]:
+        read = _read_pages(files, missing, bounds.page_rows, uri, trace)
+        for number, page in read.items():
+            kept.put(("key index", uri, number), page, size=page.nbytes)
+        pages |= read
+    if not pages:
+        return pa.array([], pa.uint64())
+    among = pa.concat_tables([pages[number] for number in needed])
+    return among.filter(pc.is_in(among["values"], value_set=wanted))["ids"].combine_chunks()
+
+
+@dataclass(frozen=True, slots=True)
+class _Bounds:
+    """The least and the greatest key of each page of a key index, and the rows of a page."""
+
+    pages: list[dict[str, Any]]
+    page_rows: int
+
+
+def _read_bounds(files: LanceFileSession, uri: str, trace: Trace) -> _Bounds | None:
     try:
         lookup = open_file(files, _LOOKUP, uri=uri, kind=_READ, trace=trace)
     except (OSError, ValueError) as cause:
@@ -91,24 +131,26 @@ def find_rows(*, files: LanceFileSession, values: pa.Array, uri: str = "", trace
             return None
         raise
     stored = (lookup.reader.metadata().schema.metadata or {}).get(b"batch_size")
-    page_rows = int(stored) if stored else _DEFAULT_PAGE_ROWS
-    wanted = values.unique()
     with lookup.reading() as reader:
         bounds = reader.read_all().to_table()
     if not {"min", "max"} <= set(bounds.column_names):
         raise Corrupt(f"the key index has unexpected columns: {bounds.column_names}", object=_LOOKUP)
-    runs = _runs([_may_hold(page, wanted) for page in bounds.to_pylist()])
-    if not runs:
-        return pa.array([], pa.uint64())
+    return _Bounds(bounds.to_pylist(), int(stored) if stored else _DEFAULT_PAGE_ROWS)
+
+
+def _read_pages(
+    files: LanceFileSession, numbers: list[int], page_rows: int, uri: str, trace: Trace
+) -> dict[int, pa.Table]:
+    """Read these pages, in ascending order; neighbouring pages in one read."""
     data = open_file(files, _DATA, uri=uri, kind=_READ, trace=trace)
-    found = []
-    for first, last in runs:
+    found: dict[int, pa.Table] = {}
+    for first, last in _runs(numbers):
         start = first * page_rows
         rows = min(last * page_rows, data.reader.num_rows()) - start
         with data.reading() as reader:
             pages = reader.read_range(start, rows, batch_size=page_rows).to_table()
-        found.append(pages.filter(pc.is_in(pages["values"], value_set=wanted))["ids"])
-    return pa.chunked_array([chunk for ids in found for chunk in ids.chunks], pa.uint64()).combine_chunks()
+        found |= {number: pages.slice((number - first) * page_rows, page_rows) for number in range(first, last)}
+    return found
 
 
 def index_problem(*, files: LanceFileSession, values: pa.Array, exact: bool) -> str | None:
@@ -151,7 +193,8 @@ def _may_hold(page: dict[str, Any], wanted: pa.Array) -> bool:
     return bool(pc.any(within).as_py())
 
 
-def _runs(flags: list[bool]) -> list[tuple[int, int]]:
-    """Return the half-open ranges of consecutive True values."""
-    edges = np.flatnonzero(np.diff(np.array([False, *flags, False]).astype(np.int8)))
-    return [(int(first), int(last)) for first, last in edges.reshape(-1, 2)]
+def _runs(numbers: list[int]) -> list[tuple[int, int]]:
+    """Return the half-open ranges of consecutive numbers."""
+    ordered = np.array(numbers)
+    runs = np.split(ordered, np.flatnonzero(np.diff(ordered) > 1) + 1)
+    return [(int(run[0]), int(run[-1]) + 1) for run in runs]

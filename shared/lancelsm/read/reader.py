@@ -112,7 +112,7 @@ def get(
 
     Args:
         keys: the key columns; keys must be distinct.
-        kept: keeps pages of key filters, for the next lookup.
+        kept: keeps pages of key filters and key indexes and open generations, for the next lookup.
         parallel: maximum number of threads that read key filters.
         deleted: return also the newest rows that are tombstones or have expired, and the column `_tombstone` last.
 
@@ -155,6 +155,7 @@ def get(
                         bloom_setsum=level.bloom_setsum,
                         filtered=level.keys is not None,
                         storage_options=view.base.storage_options,
+                        kept=kept,
                         trace=trace,
                     )
             if rows.num_rows:
@@ -163,7 +164,7 @@ def get(
                 found.append(rows)
     if missing.num_rows:
         with trace.step("base"):
-            rows = rows_of_keys(view.base, missing, columns=read, trace=trace)
+            rows = rows_of_keys(view.base, missing, columns=read, kept=kept, trace=trace)
             found.append(rows.append_column(TOMBSTONE, pa.repeat(False, rows.num_rows)))
     else:
         trace.skipped("base", _ALL_FOUND)
