@@ -19,6 +19,7 @@ from lancelsm.errors import Corrupt
 KINDS: list[tuple[pa.DataType, st.SearchStrategy[Any]]] = [
     (pa.int8(), st.integers(-128, 127)),
     (pa.int64(), st.integers(-(2**63), 2**63 - 1)),
+    (pa.int64(), st.sampled_from([at + near for at in (-(2**63) + 2, 0, 2**63 - 3) for near in (-2, -1, 1, 2)])),
     (pa.uint64(), st.integers(2**63 - 3, 2**63 + 3)),
     (pa.bool_(), st.booleans()),
     (pa.string(), st.text(max_size=3)),
@@ -40,9 +41,10 @@ def test_a_lookup_finds_the_first_of_each_known_key_and_no_other_key(
     numbers = data.draw(st.lists(st.integers(0, 2**40), min_size=len(known), max_size=len(known)))
     wanted = data.draw(st.lists(values | st.sampled_from(known) if known else values, max_size=20))
 
-    with mock.patch.multiple(key_lookup, _RANGE=ranges, _RANGE_PER_KEY=8 if ranges > 0 else 0, _TABLES=tables):
+    sizes = {"_RANGE": ranges, "_RANGE_PER_KEY": 8 if ranges > 0 else 0, "_TABLES": tables, "_IN_CACHE": 4}
+    with mock.patch.multiple(key_lookup, **sizes):
         keys = Keys(pa.chunked_array([known[:5], known[5:]], arrow), np.array(numbers, np.int64))
-    found = keys.find(pa.chunked_array([wanted], arrow))
+        found = keys.find(pa.chunked_array([wanted], arrow))
 
     assert found.tolist() == [numbers[known.index(key)] if key in known else -1 for key in wanted]
 

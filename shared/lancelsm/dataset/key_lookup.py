@@ -71,13 +71,17 @@ class Keys:
 
 
 class _Range:
-    """The number of each integer between the least and the greatest key."""
+    """The number of each integer between the least and the greatest key; before and after them is an absent one."""
 
     def __init__(self, values: Indexes, numbers: Indexes, *, least: int, size: int) -> None:
-        self._least = np.int64(least)
-        self._end = np.uint64(size)
-        self._numbers: Indexes = np.full(size + 1, ABSENT, np.min_scalar_type(-1 - int(numbers.max())))
-        self._numbers[values[::-1] - self._least] = numbers[::-1]  # the last assignment counts
+        self._before = np.uint64((least - 1) % (1 << 64)).astype(np.int64)  # differences wrap, too
+        self._numbers: Indexes = np.full(size + 2, ABSENT, np.min_scalar_type(-1 - int(numbers.max())))
+        at = np.empty(min(len(values), _IN_CACHE), np.int64)
+        for end in range(len(values), 0, -_IN_CACHE):  # the last assignment counts
+            some = values[max(end - _IN_CACHE, 0) : end][::-1]
+            here = at[: len(some)]
+            np.subtract(some, self._before, out=here)
+            self._numbers[here] = numbers[max(end - _IN_CACHE, 0) : end][::-1]
         self.nbytes = int(self._numbers.nbytes)
 
     def find(self, wanted: Sequence[pa.ChunkedArray]) -> Indexes:
@@ -87,9 +91,7 @@ class _Range:
         for start in range(0, len(values), _IN_CACHE):
             some = values[start : start + _IN_CACHE]
             here = at[: len(some)]
-            np.subtract(some, self._least, out=here)
-            unsigned = here.view(np.uint64)  # less than the least becomes very large
-            np.minimum(unsigned, self._end, out=unsigned)
+            np.subtract(some, self._before, out=here)
             np.take(self._numbers, here, out=found[start : start + len(some)], mode="clip")  # "raise" would copy
         return found
 

@@ -34,7 +34,9 @@ class NewestLevels:
         fields = pa.schema([schema.columns.field(name).remove_metadata() for name in names])
         newest_first = list(levels)[::-1]
         keys = [rows.select(names).cast(fields) for _, rows in newest_first]
-        numbers = np.repeat([number for number, _ in newest_first], [len(found) for found in keys])
+        of_levels = np.array([number for number, _ in newest_first])
+        small = of_levels.astype(np.min_scalar_type(-1 - int(of_levels.max())))  # large arrays take time to allocate
+        numbers = np.repeat(small, [len(found) for found in keys])
         return cls(Keys(pa.concat_tables(keys), numbers), schema.primary_key)
 
     def level_of(self, rows: pa.Table) -> Indexes:
