@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from html import escape
 from typing import TYPE_CHECKING
 
+from lancelsm.common.html import bar_html, table_html
 from lancelsm.common.layout import Generation, RegionId
 from lancelsm.common.row_types import Value
 from lancelsm.dataset.base_table import BaseTable
@@ -20,6 +22,9 @@ from lancelsm.region.manifest import Manifest
 
 if TYPE_CHECKING:
     from lancelsm.read.index_status import IndexStatus
+
+_LEVELS = ("region", "values", "status", "rows to flush", "generations to merge")
+_MOST_REGIONS = 32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,8 +80,6 @@ class TableStatus:
 
     def _repr_html_(self) -> str:
         """Show levels and lag in a notebook."""
-        from lancelsm.read.picture import status_html  # noqa: PLC0415 - only notebooks show it
-
         return status_html(self)
 
 
@@ -140,3 +143,30 @@ def _region_status(region: Region, head: Head, manifest: Manifest, base: BaseTab
         wal_rows=head.wal_rows - manifest.wal_rows,
         wal_bytes=head.wal_bytes - manifest.wal_bytes,
     )
+
+
+def status_html(status: TableStatus) -> str:
+    """Return a table with one row per region: bars for the rows to flush and for the generations to merge."""
+    rows = max((one.wal_rows for one in status.regions), default=0)
+    generations = max((one.generations for one in status.regions), default=0)
+    shown = sorted(status.regions, key=lambda one: (one.wal_rows, one.generations), reverse=True)[:_MOST_REGIONS]
+    hidden = len(status.regions) - len(shown)
+    table = table_html(_LEVELS, [_cells(one, rows=rows, generations=generations) for one in shown])
+    more = f"<p>and {hidden:,} more regions, which wait less</p>" if hidden else ""
+    return (
+        f"<p>base version {status.base_version}, {len(status.regions):,} regions: "
+        f"{sum(one.wal_rows for one in status.regions):,} rows to flush, "
+        f"{sum(one.generations for one in status.regions):,} generations to merge</p>"
+        f"{table}{more}" + "".join(f"<p>Problem: {escape(str(problem))}</p>" for problem in status.problems)
+    )
+
+
+def _cells(one: RegionStatus, *, rows: int, generations: int) -> list[str]:
+    """Return the cells of a region for `_LEVELS`; its bars compare it with the region that has most."""
+    return [
+        f"<code>{escape(one.region[:8])}</code>",
+        escape(", ".join(f"{name}={value}" for name, value in one.values.items())),
+        escape(one.status),
+        bar_html(one.wal_rows, most=rows, colour="#d9822b"),
+        bar_html(one.generations, most=generations, colour="#2f6fb5"),
+    ]

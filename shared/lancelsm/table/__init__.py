@@ -16,7 +16,7 @@ from lancelsm.common.settings import given_settings
 from lancelsm.errors import Invalid, LsmError
 from lancelsm.history.at import At
 from lancelsm.read.problems import warn_of_problems
-from lancelsm.read.status import read_status
+from lancelsm.read.status import read_status, status_html
 from lancelsm.region.handle import DEFAULT_OWNER, Ports, open_with_base
 from lancelsm.region.on_ports import on_ports
 from lancelsm.table.administration import TableAdministration
@@ -40,8 +40,6 @@ class Table(TableColumns, TableReads, TableMaintenance, TableHistory, TableAdmin
 
     def _repr_html_(self) -> str:
         """Show levels and lag in a notebook; of a table at a snapshot, or if they can't be read, only the text."""
-        from lancelsm.read.picture import status_html  # noqa: PLC0415 - only notebooks show it
-
         text = f"<code>{escape(repr(self))}</code>"
         if self._at is not None:
             return text
