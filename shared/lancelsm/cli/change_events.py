@@ -169,4 +169,6 @@ def _lines_of(file: str) -> Iterator[str]:
         with open(file, encoding="utf-8", errors="surrogateescape") as opened:
             yield from opened
     except OSError as error:
-        raise Invalid(f"the file can't be read: {error.strerror}", remedy="Give JSON lines", file=file) from error
+        raise Invalid(
+            f"the file can't be read: {error.strerror}", remedy="Correct the path; - is stdin", file=file
+        ) from error

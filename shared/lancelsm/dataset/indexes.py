@@ -216,7 +216,10 @@ def build_index(
     existing = {index.name: index for index in base_indexes(base)}
     if chosen in existing and not replace_existing:
         raise Invalid(
-            f"there is an index {chosen!r}", remedy="Choose another name, or replace it", table=base.uri, field="name"
+            f"there is an index {chosen!r}",
+            remedy="Choose another name, or replace it: replace=True, --replace",
+            table=base.uri,
+            field="name",
         )
     given = checked_options(kind.upper(), options, column=base.schema.columns.field(column), table=base.uri)
     remedy = (kind.upper().startswith(_VECTOR) and vectors_remedy(base.schema, column)) or _CHECK
