@@ -56,6 +56,12 @@ def test_a_table_without_rows_has_no_problem(tmp_path: Path) -> None:
     assert create(tmp_path).scrub().ok
 
 
+def test_an_open_version_from_before_the_mem_wal_index_has_no_problem(tmp_path: Path) -> None:
+    table = create(tmp_path, [row(1)])
+    first = table.at(1)
+    assert table.scrub().problems == lancelsm.scrub(first).problems == ()
+
+
 @pytest.mark.rest
 def test_a_collected_table_has_no_problem(tmp_path: Path) -> None:
     table = filled(tmp_path)

@@ -171,11 +171,14 @@ def examine_base(
 
 
 def examine_indexes(
-    base: BaseTable, *, directories: BaseDirectories, lines: Lines, reads: Reads = lambda _: True
+    base: BaseTable, *, directories: BaseDirectories, lines: Lines, is_newest: bool, reads: Reads = lambda _: True
 ) -> Iterator[Wrong]:
     """Read the indexes of a version. Yield their problems, and a problem if the MemWAL index is missing.
 
     Does not check whether an index finds the right rows, besides its sum if it has a line.
+
+    Args:
+        is_newest: whether it is the newest version. Versions from before the MemWAL index was created have none.
 
     Raises:
         Unavailable: the store did not answer.
@@ -187,7 +190,7 @@ def examine_indexes(
     except (Corrupt, Invalid) as error:
         yield Wrong(path=VERSIONS, problem=error.message)
         return
-    if mem_wal is None:
+    if mem_wal is None and (is_newest or base.counters):
         yield Wrong(path=VERSIONS, problem=f"version {base.version} has lost its index {MEM_WAL_INDEX}")
     segments = [(str(one.uuid), one, index.name) for index in found for one in index.segments]
     for name, segment, index_name in sorted(segments, key=lambda one: one[0]):

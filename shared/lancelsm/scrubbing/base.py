@@ -153,7 +153,7 @@ def scrub_lineage(handle: TableHandle, base: BaseTable, tally: Tally) -> None:
         tally.add(CLONE, ObjectKind.CONFIG, problem)
 
 
-def scrub_files(handle: TableHandle, base: BaseTable, tally: Tally) -> None:
+def scrub_files(handle: TableHandle, base: BaseTable, tally: Tally, *, is_newest: bool) -> None:
     """Check all fragments and deletion files, the keys, the indexes, and the file of deleted keys of a version.
 
     Shared files are included.
@@ -172,7 +172,13 @@ def scrub_files(handle: TableHandle, base: BaseTable, tally: Tally) -> None:
     wrong += examine_base(
         base, directories=directories, lines=lines, reads=lambda fragment: tally.reads(f"2/{fragment}")
     )
-    wrong += examine_indexes(base, directories=directories, lines=lines, reads=lambda index: tally.reads(f"3/{index}"))
+    wrong += examine_indexes(
+        base,
+        directories=directories,
+        lines=lines,
+        is_newest=is_newest,
+        reads=lambda index: tally.reads(f"3/{index}"),
+    )
     if wrong and not exists(base):
         return
     for one in wrong:

@@ -150,7 +150,7 @@ def _scrub_beyond_regions(
     if base is not None:
         scrub_lineage(handle, base, tally)
         tally.section = "2"
-        scrub_files(handle, base, tally)
+        scrub_files(handle, base, tally, is_newest=True)
     table = handle.context.table
     _scrub_leases(handle, tally)
     found = _read_pins(handle, snapshots(table), ObjectKind.SNAPSHOT, tally)
@@ -301,7 +301,7 @@ def _scrub_snapshot(
             found.add(_part(handle, pin, region), ObjectKind.SNAPSHOT, text)
     base = open_version(handle, pin.base_version, found)
     if base is not None and files:
-        scrub_files(handle, base, found)
+        scrub_files(handle, base, found, is_newest=False)
     tally.merge(found, held=pins.held(context, pin))
 
 
