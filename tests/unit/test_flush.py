@@ -8,8 +8,10 @@ from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import lance
+import pyarrow as pa
 import pytest
 
 import lancelsm
@@ -279,6 +281,18 @@ def test_an_entry_that_changes_before_it_is_read_again_is_not_flushed(
     monkeypatch.undo()
     assert manifest_of(table).generations == ()
     assert [one.rows for one in table.flush()] == [1]
+
+
+def test_a_lack_of_memory_while_rows_are_read_again_is_no_damage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = create(tmp_path)
+    table.upsert([row(1)])
+    monkeypatch.setattr(flush, "_LARGE_BYTES", 0)
+    monkeypatch.setattr(flush, "read_entry", Mock(side_effect=pa.ArrowMemoryError("malloc of size 64 failed")))
+
+    with pytest.raises(MemoryError, match="malloc of size 64"):
+        table.flush()
 
 
 def test_a_flush_whose_entries_were_flushed_and_collected_meanwhile_writes_nothing(

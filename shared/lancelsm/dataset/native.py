@@ -49,7 +49,8 @@ _REMEDY = "lancelsm scrub names every wrong file; restore these from a copy of t
 
 
 class Carried:
-    """Batches for Lance to read. Keeps the error or the interrupt that ended them: Lance passes on only its text.
+    """Batches for Lance to read. Keeps an `LsmError`, a lack of memory or an interrupt that ended them: Lance passes on
+    only its text.
 
     Lance gets no slices that it can't write. It makes none itself, since batches end where a file of `FILE_ROWS` does.
     """
@@ -71,7 +72,7 @@ class Carried:
         except GeneratorExit:
             raise
         except BaseException as error:
-            if isinstance(error, LsmError) or not isinstance(error, Exception):
+            if isinstance(error, LsmError | MemoryError) or not isinstance(error, Exception):
                 self.error = error
             raise
 
