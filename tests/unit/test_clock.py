@@ -55,6 +55,15 @@ def test_a_spent_budget_allows_one_attempt(seconds):
     assert list(budget.attempts()) == [0]
 
 
+def test_attempts_that_take_longer_than_the_budget_are_at_least_so_many_and_wait():
+    clock = RecordingClock()
+    attempts = []
+    for attempt in Budget(clock=clock, ids=MaximalIds(), seconds=10.0).attempts(least=3):
+        attempts.append(attempt)
+        clock.advance(20.0)
+    assert (attempts, clock.waits) == ([0, 1, 2], [0.01, 0.02])
+
+
 def test_retry_loops_of_one_operation_share_a_budget():
     clock = FakeClock()
     budget = Budget(clock=clock, ids=MaximalIds(), seconds=5.0)

@@ -14,6 +14,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from lancelsm.common.clock import SLOW_ATTEMPTS
 from lancelsm.dataset.base_rows import CommittedVersion
 from lancelsm.dataset.base_table import BaseTable
 from lancelsm.dataset.column_changes import commit_change, first_unused_id
@@ -115,7 +116,7 @@ def _change(handle: TableHandle, decide: Decide) -> TableHandle:
     context = handle.context
     with error_context(table=context.uri), holding_base(context):
         handle = handle.with_newest_columns()  # another tool may have restored a base with those that the handle knows
-        for _ in context.budget().attempts():
+        for _ in context.budget().attempts(least=SLOW_ATTEMPTS):
             base = handle.read_base()
             handle = handle.with_columns_of(base)
             if (wrong := drift(base, handle.config)) is not None:  # guard: foreign columns are not changed

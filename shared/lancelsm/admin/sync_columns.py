@@ -8,6 +8,7 @@ then committed to the base, as for a change of our own. Model: tests/model/schem
 from __future__ import annotations
 
 from lancelsm.admin.change_columns import holding_base, protected_columns
+from lancelsm.common.clock import SLOW_ATTEMPTS
 from lancelsm.dataset.adoption import write_facts
 from lancelsm.dataset.base_table import BaseTable, VersionGone, open_base
 from lancelsm.dataset.statement import Stating
@@ -35,7 +36,7 @@ def sync_columns(handle: TableHandle) -> tuple[TableHandle, list[SchemaChange]]:
     context = handle.context
     with error_context(table=context.uri), holding_base(context):
         handle = handle.with_newest_columns()  # another tool may have restored a base with those that the handle knows
-        for _ in context.budget().attempts():
+        for _ in context.budget().attempts(least=SLOW_ATTEMPTS):
             base = handle.read_base()
             handle = handle.with_columns_of(base)
             wrong = drift(base, handle.config)

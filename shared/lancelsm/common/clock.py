@@ -10,12 +10,13 @@ import time
 import uuid
 from collections.abc import Iterator
 from datetime import UTC, datetime
-from typing import Literal, Protocol
+from typing import Final, Literal, Protocol
 
 from lancelsm.common.layout import Nonce
 
 _WAIT_SECONDS_FIRST = 0.01
 _WAIT_SECONDS_MAX = 2.0
+SLOW_ATTEMPTS: Final = 8  # the least of work that may take longer than the retry budget
 
 
 class Clock(Protocol):
@@ -88,19 +89,23 @@ class Budget:
         self._ids = ids
         self._deadline = clock.monotonic() + seconds
 
-    def attempts(self) -> Iterator[int]:
+    def attempts(self, *, least: int = 1) -> Iterator[int]:
         """Yield 0, 1, 2, ... and wait in between, exponentially with full jitter, until the budget is spent.
 
-        The first attempt is always yielded. No wait is longer than 2 seconds or than the rest of the budget.
+        No wait is longer than 2 seconds, or than the rest of the budget if there is a rest.
+
+        Args:
+            least: how many attempts there are even if they take longer than the budget.
         """
         number = 0
         while True:
             yield number
             left = self._deadline - self._clock.monotonic()
-            if left <= 0:
+            if left <= 0 and number + 1 >= least:
                 return
             ceiling = min(_WAIT_SECONDS_MAX, _WAIT_SECONDS_FIRST * 2 ** min(number, 16))
-            self._clock.sleep(min(left, ceiling * self._ids.uniform()))
+            wait = ceiling * self._ids.uniform()
+            self._clock.sleep(min(left, wait) if left > 0 else wait)
             number += 1
 
 

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 
 import pyarrow as pa
 
+from lancelsm.common.clock import SLOW_ATTEMPTS
 from lancelsm.common.layout import RegionId
 from lancelsm.compaction import replaced_rows
 from lancelsm.compaction.hidden import changed_fragments, old_files
@@ -56,7 +57,7 @@ def remove_expired(handle: TableHandle, base: BaseTable) -> int:
 def _removed(handle: TableHandle, base: BaseTable) -> int:
     """Hide expired rows by one commit. Return how many; fewer than `MOST_ROWS` if these were all."""
     context = handle.context
-    for attempt in context.budget().attempts():
+    for attempt in context.budget().attempts(least=SLOW_ATTEMPTS):
         base = handle.read_base() if attempt else base
         check_base(base, handle.config)
         handle = handle.following(base)  # the keys are in the regions of the newest spec

@@ -26,6 +26,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from lancelsm.common.clock import SLOW_ATTEMPTS
 from lancelsm.common.error_text import did_you_mean
 from lancelsm.common.layout import generation_path
 from lancelsm.dataset import indexes as stored
@@ -117,7 +118,7 @@ def maintain_indexes(handle: TableHandle) -> bool:
         Corrupt, Unavailable: the base, a head or a generation could not be read.
     """
     changed = _finish_leaving(handle)
-    for _ in handle.context.budget().attempts():
+    for _ in handle.context.budget().attempts(least=SLOW_ATTEMPTS):
         base = handle.read_base()
         wanted = stored.wanted_list(base)
         desired = _desired(base, wanted)
@@ -188,7 +189,7 @@ def extend(handle: TableHandle) -> bool:
     An index that Lance refuses to extend is recorded as stalled and promised no longer: a collection does not wait for
     it. It is tried again at each call. The caller holds the lease `INDEXES_LEASE`.
     """
-    for _ in handle.context.budget().attempts():
+    for _ in handle.context.budget().attempts(least=SLOW_ATTEMPTS):
         with suppress(Contended):
             base = handle.read_base()
             done = extend_indexes(base, stalled=stored.wanted_list(base).stalled)
