@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -14,6 +11,7 @@ import lancelsm
 from lancelsm.common import task_pool
 from lancelsm.region.handle import Ports
 from lancelsm.table import Table
+from tests.unit.python_calls import calls_of
 from tests.unit.tables import create, row
 
 FEW, MANY = 4, 8
@@ -32,22 +30,6 @@ def table_of(path: Path, regions: int, *, threads: int) -> Table:
 
 def rows(regions: int) -> pa.Table:
     return pa.Table.from_pylist([row(key) for key in range(20 * regions)])
-
-
-def calls_of(act: Callable[[], object]) -> int:
-    """Return how many functions of Python were called."""
-    calls = 0
-
-    def count(_frame: Any, event: str, _argument: Any) -> None:
-        nonlocal calls
-        calls += event == "call"
-
-    sys.setprofile(count)
-    try:
-        act()
-    finally:
-        sys.setprofile(None)
-    return calls
 
 
 @pytest.mark.parametrize(("operation", "most"), [("upsert", 340), ("flush", 2550)])

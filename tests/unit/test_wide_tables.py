@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import lance
@@ -14,6 +12,7 @@ import pytest
 
 import lancelsm
 from lancelsm.table import Table
+from tests.unit.python_calls import calls_of
 
 ROWS = 5
 
@@ -39,26 +38,10 @@ def steps(table: Table, rows: pa.Table) -> dict[str, Callable[[], Any]]:
     }
 
 
-def calls(work: Callable[[], Any]) -> int:
-    """Count the calls of Python functions in this thread."""
-    found = 0
-
-    def count(_frame: FrameType, event: str, _argument: Any) -> None:
-        nonlocal found
-        found += event == "call"
-
-    sys.setprofile(count)
-    try:
-        work()
-    finally:
-        sys.setprofile(None)
-    return found
-
-
 @pytest.mark.rest
 def test_twice_the_columns_take_twice_the_calls(tmp_path: Path) -> None:
     few, many = (
-        {name: calls(work) for name, work in steps(*create(tmp_path / str(columns), columns)).items()}
+        {name: calls_of(work) for name, work in steps(*create(tmp_path / str(columns), columns)).items()}
         for columns in (300, 600)
     )
 
