@@ -30,5 +30,10 @@ def did_you_mean(name: object, known: Sequence[str], *, what: str) -> str:
 
 def counted(number: int, what: str) -> str:
     """Return a number with its noun: `1 row`, `2 rows`, `3 entries`."""
+    return f"{number:,} {noun(number, what)}"
+
+
+def noun(number: int | None, what: str) -> str:
+    """Return the noun for a number, without the number; the plural if the number is not known."""
     plural = f"{what[:-1]}ies" if what.endswith("y") else f"{what}s"
-    return f"{number:,} {what if number == 1 else plural}"
+    return what if number == 1 else plural

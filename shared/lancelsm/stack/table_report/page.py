@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from html import escape
 
+from lancelsm.common.error_text import noun
 from lancelsm.history.pin_records import Pin
 from lancelsm.objects.location import local_path
 from lancelsm.stack.cost import prices
@@ -17,7 +18,6 @@ from lancelsm.stack.table_report.region_sections import (
     at_least,
     lag_of,
     levels_section,
-    noun,
     readable,
     regions_section,
     waits,

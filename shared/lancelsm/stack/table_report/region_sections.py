@@ -6,7 +6,7 @@ from collections import Counter
 from html import escape
 from typing import Final
 
-from lancelsm.common.error_text import counted
+from lancelsm.common.error_text import counted, noun
 from lancelsm.stack.table_report import charts
 from lancelsm.stack.table_report.charts import duration
 from lancelsm.stack.table_report.report_facts import RegionFacts, RegionLevels, ReportFacts
@@ -39,11 +39,6 @@ def at_least(number: int, *, is_whole: bool) -> str:
     if is_whole:
         return f"{number:,}"
     return f"at least {number:,}" if number else UNKNOWN
-
-
-def noun(number: int | None, what: str) -> str:
-    """Return the noun for a number."""
-    return what if number == 1 else f"{what}s"
 
 
 def levels_section(facts: ReportFacts) -> str:
