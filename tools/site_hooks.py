@@ -58,7 +58,7 @@ def _outside(page: File, target: str) -> Path | None:
 
 
 def _name(path: Path) -> str:
-    """A name that a browser shows instead of downloading it, and that mkdocs takes for no page."""
+    """Return the name of the copy: a browser shows it instead of downloading it, and mkdocs takes it for no page."""
     if path.suffix == ".ipynb":
         return f"notebooks/{path.stem}.md"
     relative = path.relative_to(ROOT).as_posix().lstrip(".")
@@ -103,7 +103,7 @@ def _command(name: str, command: Any) -> Iterator[str]:
 
 
 def _table(params: list[Any], context: Any) -> Iterator[str]:
-    """A table of arguments and options as the help shows them: name, values, meaning, default."""
+    """Yield a table of arguments and options as the help shows them: name, values, meaning, default."""
     rows = [record for one in params if (record := one.get_help_record(context)) is not None]
     if rows:
         yield from ("| argument or option | meaning |", "|---|---|")

@@ -25,8 +25,9 @@ _SKEW_SECONDS = 300.0  # a lease that ends later than LEASE_SECONDS plus this wa
 
 @contextmanager
 def lease(context: TableContext, name: str) -> Iterator[Callable[[], bool]]:
-    """Context manager that holds the lease of this name. Yields a function that reads whether it still holds it: after
-    a stall, another process may have taken it.
+    """Context manager that holds the lease of this name.
+
+    Yields a function that reads whether the lease is still held: after a stall, another process may have taken it.
 
     A thread renews the lease for work that takes longer than `LEASE_SECONDS`, unless the context is single-threaded
     (`parallel` is 1).

@@ -27,5 +27,5 @@ def traced(handler: Handler) -> Handler:
     from aws_lambda_powertools import Tracer  # noqa: PLC0415 - optional dependency
 
     tracer = Tracer(service=os.environ.get("LANCELSM_STACK", "lancelsm"), patch_modules=_PATCHED)
-    shown: Any = tracer.capture_lambda_handler(handler, capture_response=False, capture_error=False)
-    return shown  # type: ignore[no-any-return]
+    wrapped: Any = tracer.capture_lambda_handler(handler, capture_response=False, capture_error=False)
+    return wrapped  # type: ignore[no-any-return]

@@ -153,7 +153,7 @@ class TableReads(TableSearch):
         """Return some live rows, at most `n`, in no order.
 
         Raises:
-            Invalid: the table is at a snapshot that was dropped or has expired.
+            Invalid: `n` is negative; or the table is at a snapshot that was dropped or has expired.
             Corrupt: an object is missing or damaged; the error names it.
             Unavailable: a store or the registry did not answer.
         """
