@@ -48,7 +48,8 @@ def main(arguments: list[str] | None = None) -> None:
     port = int(os.environ.get("GATEWAY_PORT", PORT))  # noqa: TID251 - MiniStack and LocalStack read the same variable
     try:
         if options.command == "stop":
-            stop(options.directory)
+            stopped = stop(options.directory)
+            sys.stdout.write(f"{'Stopped the' if stopped else 'There is no'} emulated AWS of {options.directory}\n")
         elif options.command == "start":
             if running(options.directory) is None:
                 start(options.directory, port=port)
