@@ -16,10 +16,6 @@ HERE = "tests/integration/test_commands_of_pages.py"
 PAGES = [page for page in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))] if HERE in page.read_text()]
 
 
-def test_a_page_has_commands() -> None:
-    assert PAGES
-
-
 @pytest.fixture
 def tables(deployment: Deployment) -> dict[str, str]:
     """Create the tables that the pages name. Return their names in the registry."""
