@@ -230,20 +230,27 @@ def _pin(kind: str, name: str, record: Record, parts: Mapping[RegionId, Record])
             name=name,
             nonce=Nonce(text(record, "nonce")),
             version=number(record, "version"),
-            created=float(text(record, "created")),
-            expires=float(text(record, "expires")) if record["expires"] != NEVER else None,
+            created=_seconds(record, "created"),
+            expires=_seconds(record, "expires") if record["expires"] != NEVER else None,
             confirmed=bool(number(record, "confirmed")),
             base_version=number(record, "base_version") or None,
             regions={region: RegionPin.from_record(part, region=region) for region, part in parts.items()},
             complete=kind == "cursor" or len(parts) == number(record, "regions"),
             clone=clone,
         )
-    except (KeyError, ValueError, Corrupt) as error:  # an invalid setsum raises Corrupt
+    except (KeyError, ValueError, OverflowError, Corrupt) as error:  # an invalid setsum raises Corrupt
         unreadable = Corrupt(
             f"the record of {kind} {name!r} is unreadable: {error!r}", remedy=f"Drop the {kind}, then create it again"
         )
         unreadable.where = error.where if isinstance(error, Corrupt) else {}
         raise unreadable from error
+
+
+def _seconds(record: Record, field: str) -> float:
+    """Return a field with a time; raise `ValueError` if it is missing, or no time that can be shown."""
+    time = float(text(record, field))
+    datetime.fromtimestamp(time, UTC)
+    return time
 
 
 def is_of(own: Record | None, key: Key) -> bool:
