@@ -20,7 +20,7 @@ import lancelsm
 from lancelsm.errors import Invalid
 from lancelsm.record.schema import TableSchema
 from lancelsm.record.single_rows import SingleRows
-from lancelsm.record.values import column
+from lancelsm.record.values import column, json_column
 
 REFUSED = object()
 S, US, NS = (pa.timestamp(unit) for unit in ("s", "us", "ns"))
@@ -262,3 +262,24 @@ def test_a_key_of_none_names_its_column(tmp_path: Path) -> None:
     with pytest.raises(Invalid) as caught:
         table.get(None)
     assert caught.value.where["field"] == "id"
+
+
+@pytest.mark.parametrize(
+    ("value", "kind", "remedy"),
+    [
+        (5, UTC, "Give text like 2026-11-30T12:00:00Z, in whole microseconds"),
+        ("noon", S, "Give text like 2026-11-30T12:00:00, in whole seconds"),
+        (5, pa.date32(), "Give text like 2026-11-30"),
+        ("noon", pa.time32("s"), "Give text like 12:30:00, in whole seconds"),
+        ("1h", pa.duration("ms"), "Give a whole number of milliseconds"),
+        ("no!", pa.list_(pa.binary()), "Give bytes in base64"),
+        (str(KEY), pa.uuid(), "Give bytes of length 16 in base64"),
+        ("NaN", MONEY, "Give numbers, or text, of at most 10 digits, in multiples of 10**-2"),
+    ],
+)
+def test_a_refused_value_of_json_is_answered_with_the_form_that_json_has(
+    value: Any, kind: pa.DataType, remedy: str
+) -> None:
+    with pytest.raises(Invalid) as caught:
+        json_column([[value] if pa.types.is_list(kind) else value], pa.field("x", kind))
+    assert (caught.value.remedy, caught.value.where["field"]) == (remedy, "x")

@@ -32,6 +32,22 @@ def expected(kind: pa.DataType) -> str:
     return _expected_nested(kind) if pa.types.is_nested(kind) else _expected_flat(kind)
 
 
+def expected_in_json(kind: pa.DataType) -> str:
+    """Return what a column of this type accepts from JSON, as the object of a sentence."""
+    if pa.types.is_date(kind):
+        return "text like 2026-11-30"
+    if pa.types.is_timestamp(kind):
+        return f"text like 2026-11-30T12:00:00{'Z' if kind.tz else ''}, in whole {_UNITS[kind.unit]}"
+    if pa.types.is_time(kind):
+        return f"text like 12:30:00, in whole {_UNITS[kind.unit]}"
+    if pa.types.is_duration(kind):
+        return f"a whole number of {_UNITS[kind.unit]}"
+    if pa.types.is_decimal(kind):
+        return f"numbers, or text, of at most {kind.precision} digits, in multiples of 10**{-kind.scale}"
+    is_binary = pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_fixed_size_binary(kind)
+    return f"{expected(kind)} in base64" if is_binary else expected(kind)
+
+
 def _expected_nested(kind: pa.DataType) -> str:
     if pa.types.is_struct(kind):
         return f"dicts with the fields {', '.join(field.name for field in kind)}"

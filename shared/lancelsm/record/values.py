@@ -27,7 +27,7 @@ from lancelsm.common.error_text import shown
 from lancelsm.errors import Invalid
 from lancelsm.record.admission import children
 from lancelsm.record.casts import as_type, attempt, converted, kind_of, storage_type
-from lancelsm.record.expected import expected
+from lancelsm.record.expected import expected, expected_in_json
 from lancelsm.record.iso import parsed
 from lancelsm.record.scalars import is_time_of_numpy, plain
 
@@ -121,12 +121,20 @@ def _from_python(values: Sequence[Any], kind: pa.DataType, field: pa.Field, rows
 
 
 def _from_json(values: Sequence[Any], kind: pa.DataType, field: pa.Field, rows: Sequence[int]) -> pa.Array:
+    try:
+        return _read_json(values, kind, field, rows)
+    except Invalid as error:
+        error.remedy = f"Give {expected_in_json(kind)}"
+        raise
+
+
+def _read_json(values: Sequence[Any], kind: pa.DataType, field: pa.Field, rows: Sequence[int]) -> pa.Array:
     if pa.types.is_date(kind) or pa.types.is_timestamp(kind):
-        _check_types(values, pa.string(), field, rows)
+        _check_types(values, pa.string(), field, rows, of=kind)
         texts = attempt(values, lambda part: pa.array(part, pa.string()), field, rows)
         return attempt(texts, lambda part: parsed(part, kind), field, rows)
     if pa.types.is_duration(kind):
-        _check_types(values, pa.int64(), field, rows)
+        _check_types(values, pa.int64(), field, rows, of=kind)
         return attempt(values, lambda part: pa.array(part, pa.int64()).view(kind), field, rows)
     read = _reader(kind)
     if read is None:
@@ -150,8 +158,15 @@ def _plain_floats(values: Sequence[Any]) -> Sequence[Any]:
     return [value if value is None else float(value) for value in values]
 
 
-def _check_types(values: Sequence[Any], kind: pa.DataType, field: pa.Field, rows: Sequence[int]) -> None:
-    """Raise `Invalid` for the first value that has another kind; `rows` has the row number of each value."""
+def _check_types(
+    values: Sequence[Any], kind: pa.DataType, field: pa.Field, rows: Sequence[int], *, of: pa.DataType | None = None
+) -> None:
+    """Raise `Invalid` for the first value that has another kind.
+
+    Args:
+        rows: the row number of each value.
+        of: the type of the column, if it is read from values of `kind`.
+    """
     accepts = _acceptance(kind)
     types = {*map(type, values)} - {type(None)}
     refused = {given for given in types if not accepts(given)}
@@ -159,7 +174,7 @@ def _check_types(values: Sequence[Any], kind: pa.DataType, field: pa.Field, rows
     if refused or fits:
         for at, value in enumerate(values):
             if type(value) in refused or (fits and value is not None and not fits(value)):
-                raise _refused(value, kind, field, rows[at])
+                raise _refused(value, of or kind, field, rows[at])
 
 
 def _acceptance(kind: pa.DataType) -> Callable[[type], bool]:
