@@ -120,7 +120,7 @@ def test_the_rows_of_a_draft_are_copied_once():
     plain = stored(2000)
     size, drafted = allocated(lambda: draft(plain))
     more, entry = allocated(lambda: encoded(drafted))
-    assert plain.nbytes < size < plain.nbytes * 1.1
+    assert plain.nbytes < size < plain.nbytes * 1.2  # with a sample of 128 rows, which decides about compression
     assert more < 10_000
     assert len(entry.body) > plain.nbytes
 
