@@ -190,6 +190,13 @@ def test_a_strange_path_is_a_table_or_invalid(
         assert_ends_right(run(name, path, *options), codes=(made.code,))
 
 
+@pytest.mark.parametrize("path", ["x" * 300, "orders.parquet/x"])
+def test_a_file_at_a_strange_path_is_wrong(orders: Path, run: Run, monkeypatch: pytest.MonkeyPatch, path: str) -> None:
+    monkeypatch.chdir(orders.parent)
+    for command in (("apply", orders, path, "--format", "debezium"), ("scan", orders, "--to", f"{path}.csv")):
+        assert run(*command).err.startswith("Invalid: ")
+
+
 @pytest.mark.parametrize(
     "url", ["file://host/x", "file:///x?version=2", "file:///x#y", "s3://", "nope://x", "://", "s3://[", "file://["]
 )

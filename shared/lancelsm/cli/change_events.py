@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import stat
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -150,9 +151,12 @@ def _is_json(line: str) -> bool:
 
 
 def _bytes(files: Iterable[str]) -> int | None:
-    """Return the size of the files; None if one of them is no regular file."""
-    paths = [Path(file) for file in files]
-    return sum(path.stat().st_size for path in paths) if all(path.is_file() for path in paths) else None
+    """Return the size of the files; None if one of them is no regular file, or can't be read."""
+    try:
+        found = [Path(file).stat() for file in files]
+    except OSError:
+        return None
+    return sum(one.st_size for one in found) if all(stat.S_ISREG(one.st_mode) for one in found) else None
 
 
 def _lines(files: Iterable[str]) -> Iterator[str]:

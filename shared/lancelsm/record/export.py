@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -77,7 +77,8 @@ def _replacing(file: Path) -> Iterator[Path]:
         remedy = "" if is_of_system else "Write JSON lines or Arrow, or leave the column out"
         raise Invalid(f"{file} can't be written: {reason}", remedy=remedy, file=str(file)) from error
     finally:
-        partial.unlink(missing_ok=True)
+        with suppress(OSError):  # there is none, or the path itself was refused
+            partial.unlink()
 
 
 def _write_parquet(file: Path, schema: pa.Schema, batches: Batches) -> None:
