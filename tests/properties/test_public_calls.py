@@ -130,6 +130,7 @@ ODD = st.one_of(
             Path("x"),
             Path("\0"),
             np.int64(1),
+            np.timedelta64(1, "D"),
             np.float32("nan"),
             np.bool_(True),
             np.array([1, 2]),
@@ -367,6 +368,12 @@ def test_a_wrong_number_of_arguments_is_a_type_error(template: Path, wrong: Call
 def test_an_array_without_a_dimension_is_no_list(template: Path) -> None:
     with pytest.raises(lancelsm.Invalid, match="columns is of type ndarray"):
         lancelsm.open(template).scan(columns=np.array("id"))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("unit", ["D", "ns"])
+def test_a_duration_of_numpy_is_no_number(template: Path, unit: str) -> None:
+    with pytest.raises(lancelsm.Invalid, match="limit is of type timedelta64"):
+        lancelsm.open(template).scan(limit=np.timedelta64(1, unit))  # type: ignore[arg-type, call-overload]
 
 
 def sample(examples: int, check: Callable[[st.DataObject], None]) -> None:

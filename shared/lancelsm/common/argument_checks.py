@@ -137,7 +137,8 @@ def _text(value: Any) -> str:
 
 
 def _whole(value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, numbers.Integral):
+    is_duration = type(value).__name__ == "timedelta64"  # of numpy, which calls it a number
+    if isinstance(value, bool) or is_duration or not isinstance(value, numbers.Integral):
         raise _Refused("a whole number")
     number = int(value)
     if not -_MOST - 1 <= number <= _MOST:
