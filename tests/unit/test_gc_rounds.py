@@ -14,7 +14,7 @@ from unittest import mock
 import pytest
 
 import lancelsm
-from lancelsm.common.layout import Generation, Nonce, RegionId
+from lancelsm.common.layout import Generation, Nonce, RegionId, table_key
 from lancelsm.common.setsum import Setsum
 from lancelsm.dataset import cleanup
 from lancelsm.dataset.base_rows import Preempted
@@ -357,3 +357,15 @@ def test_an_invalid_interval_is_refused(tmp_path: Path, seconds: float, yes: boo
 
     assert raised.value.where["field"] == "interval_seconds"
     assert raised.value.remedy in ("Give 0 seconds or more", "Give a number or None")
+
+
+@pytest.mark.parametrize("damage", [{"base_floor": "x"}, {"base_round": -1}, {"base_committed": 10**17}])
+def test_a_damaged_record_of_the_rounds_of_a_base_is_corrupt(tmp_path: Path, damage: dict[str, Any]) -> None:
+    handle = open_table(create(tmp_path).uri)
+    key = table_key(handle.context.table)
+    damaged = {**(handle.context.registry.read(key) or {}), **damage}
+    with (
+        mock.patch.object(type(handle.context.registry), "read", return_value=damaged),
+        pytest.raises(Corrupt, match="the record of the table in the catalog is unreadable"),
+    ):
+        base.read_floor(handle)

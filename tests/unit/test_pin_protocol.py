@@ -318,7 +318,7 @@ def test_a_cursor_is_not_confirmed_if_the_start_of_a_region_was_collected_meanwh
     assert {key.sort.split("#")[0] for key, _ in context.registry.list(cursors(context.table))} == {"sink"}
 
 
-@pytest.mark.parametrize("time", ["yesterday", "nan", "1e300"])
+@pytest.mark.parametrize("time", ["yesterday", "nan", "1e17"])
 def test_an_unreadable_snapshot_record_stops_collection_until_the_snapshot_is_dropped(handle, time):
     create_snapshot(handle, "monday", ttl_seconds=None)
     key = pin_key(snapshots(handle.context.table), "monday")

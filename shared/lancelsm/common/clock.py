@@ -16,6 +16,7 @@ from lancelsm.common.layout import Nonce
 
 _WAIT_SECONDS_FIRST = 0.01
 _WAIT_SECONDS_MAX = 2.0
+_YEAR_10000 = 253_402_300_800
 SLOW_ATTEMPTS: Final = 8  # the least of work that may take longer than the retry budget
 
 
@@ -107,6 +108,13 @@ class Budget:
             wait = ceiling * self._ids.uniform()
             self._clock.sleep(min(left, wait) if left > 0 else wait)
             number += 1
+
+
+def shown_time(time: float) -> float:
+    """Return a time in Unix seconds; raise `ValueError` if it is not in the years 1970 to 9999, such as nan."""
+    if not 0 <= time < _YEAR_10000:
+        raise ValueError(f"{time} is no time")
+    return time
 
 
 def iso(time: float, *, digits: Literal["seconds", "milliseconds"] | None = None) -> str:

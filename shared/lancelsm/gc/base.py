@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from functools import partial
 from math import ceil
 
+from lancelsm.common.clock import shown_time
 from lancelsm.common.layout import (
     STATEMENTS,
     Nonce,
@@ -51,7 +52,7 @@ from lancelsm.objects import Listed
 from lancelsm.region.base_checked import Checked, checked_of
 from lancelsm.region.handle import TableHandle, check_base
 from lancelsm.region.lease import BASE_LEASE, lease
-from lancelsm.registry import Fields, Record, SwapApplied
+from lancelsm.registry import Fields, Record, SwapApplied, number
 
 _FILE = re.compile(rf"data/[^/]+\.lance|_deletions/[^/]+\.(arrow|bin)|{STATEMENTS}[^/]+\.(binpb|arrow)")
 _FILES = ("data/", "_deletions/", STATEMENTS)
@@ -409,10 +410,14 @@ def _floor_of(record: Record) -> Floor:
     setsum, key = str(record.get("base_list_setsum", "")), str(record.get("base_list", ""))
     if key and not is_round_list(key, None):
         raise Corrupt(f"the catalog names a list that is not one of the base: {key}", object=key, field="base_list")
-    return Floor(
-        version=int(record.get("base_floor", 0)),
-        round=int(record.get("base_round", 0)),
-        key=key,
-        setsum=Setsum.from_hex(setsum) if setsum else Setsum.ZERO,
-        committed=int(record.get("base_committed", 0)),
-    )
+    full = {"base_floor": 0, "base_round": 0, "base_committed": 0, **record}
+    try:
+        return Floor(
+            version=number(full, "base_floor"),
+            round=number(full, "base_round"),
+            key=key,
+            setsum=Setsum.from_hex(setsum) if setsum else Setsum.ZERO,
+            committed=int(shown_time(number(full, "base_committed"))),
+        )
+    except ValueError as error:
+        raise Corrupt(f"the record of the table in the catalog is unreadable: {error}") from error

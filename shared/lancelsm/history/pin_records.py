@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Self
 
+from lancelsm.common.clock import shown_time
 from lancelsm.common.html import records_html
 from lancelsm.common.layout import (
     Generation,
@@ -238,7 +239,7 @@ def _pin(kind: str, name: str, record: Record, parts: Mapping[RegionId, Record])
             complete=kind == "cursor" or len(parts) == number(record, "regions"),
             clone=clone,
         )
-    except (KeyError, ValueError, OverflowError, Corrupt) as error:  # an invalid setsum raises Corrupt
+    except (KeyError, ValueError, Corrupt) as error:  # an invalid setsum raises Corrupt
         unreadable = Corrupt(
             f"the record of {kind} {name!r} is unreadable: {error!r}", remedy=f"Drop the {kind}, then create it again"
         )
@@ -248,9 +249,7 @@ def _pin(kind: str, name: str, record: Record, parts: Mapping[RegionId, Record])
 
 def _seconds(record: Record, field: str) -> float:
     """Return a field with a time; raise `ValueError` if it is missing, or no time that can be shown."""
-    time = float(text(record, field))
-    datetime.fromtimestamp(time, UTC)
-    return time
+    return shown_time(float(text(record, field)))
 
 
 def is_of(own: Record | None, key: Key) -> bool:
