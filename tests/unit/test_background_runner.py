@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from itertools import count
 from pathlib import Path
 
 import pytest
 
+from lancelsm.compaction import background
 from lancelsm.compaction.background import Ran
+from lancelsm.compaction.maintenance import merge_table
+from lancelsm.compaction.merge import Merged
+from lancelsm.compaction.runner import Engine
+from lancelsm.region.handle import TableHandle
 from lancelsm.table import Table
 from tests.simulation.faults import FAIL_BEFORE, Call, FakeClock, Fault, FaultPlan
 from tests.unit.tables import create, faulty, row, rows_of
@@ -51,6 +57,21 @@ def test_until_idle_flushes_and_merges_everything_due_or_not(tmp_path: Path) -> 
     assert table.run(engine="inprocess") == Ran(generations=2, merged_generations=2, merges=1)
     assert table.run(engine="inprocess") == Ran()
     assert rows_of(table) == [row(key) for key in range(10)]
+
+
+def test_a_run_ends_although_others_go_on_writing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    table, keys = create(tmp_path), count(2)
+    table.upsert([row(1)])
+
+    def merge_while_another_writes(handle: TableHandle, *, engine: Engine) -> Merged:
+        table.upsert([row(key := next(keys))])
+        assert key < 5, "the run goes on with what was written after it began"
+        return merge_table(handle, engine=engine)
+
+    monkeypatch.setattr(background, "merge_table", merge_while_another_writes)
+
+    assert table.run(engine="inprocess") == Ran(generations=1, merged_generations=1, merges=1)
+    assert level_counts(table) == (1, 0, 1)
 
 
 def test_a_run_counts_the_compactions_of_the_base(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ can continue where a killed one stopped.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal, TypeVar
@@ -165,8 +166,8 @@ def run(handle: TableHandle, *, until_idle: bool = True, engine: Engine = "auto"
     merges.
 
     Args:
-        until_idle: True: do everything that can be done, due or not, then return. False: do what is due by the table's
-            settings, and never return.
+        until_idle: True: do everything that can be done, due or not, then return. Rows that are written meanwhile may
+            wait for the next call. False: do what is due by the table's settings, and never return.
         engine: see `compaction.maintenance.merge_table`.
 
     Raises:
@@ -174,16 +175,16 @@ def run(handle: TableHandle, *, until_idle: bool = True, engine: Engine = "auto"
         Ambiguous, Contended, Unavailable: only with `until_idle`; otherwise the next round tries again.
     """
     runner = BackgroundRunner(handle, engine=engine)
+    if until_idle:
+        # One round takes all that was there when it began. While apps write, a second one would always find more.
+        if runner.round(everything=True):
+            finish_indexes(handle)
+        return runner.done
     while True:
         is_busy = False
-        try:
-            is_busy = runner.round(everything=until_idle)
-        except (Ambiguous, Contended, Unavailable):
-            if until_idle:
-                raise
+        with suppress(Ambiguous, Contended, Unavailable):
+            is_busy = runner.round(everything=False)
         if not is_busy:
-            if until_idle:
-                return runner.done
             handle.context.clock.sleep(TICK_SECONDS)
 
 

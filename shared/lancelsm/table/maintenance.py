@@ -99,8 +99,8 @@ class TableMaintenance(OpenTable):
         """Flush and merge the table, and optimize its base after a merge. Compact generations while no merge is due.
 
         Args:
-            until_idle: True: do everything that can be done, due or not, then return. False: do what is due by the
-                table's settings, and never return.
+            until_idle: True: do everything that can be done, due or not, then return. Rows that are written meanwhile
+                may wait for the next call. False: do what is due by the table's settings, and never return.
             engine: where merges run: `inprocess`, `spark`, or `auto`, which decides by the sizes of delta and base.
 
         Raises:
