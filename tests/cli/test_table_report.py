@@ -196,6 +196,13 @@ def test_problems_are_listed_and_counted(orders: Path, run: Run) -> None:
     assert "None" not in Page(file.read_text()).sections["Problems found"]
 
 
+def test_a_report_can_be_printed(orders: Path, run: Run) -> None:
+    done = run("report", orders, "--to", "-")
+
+    assert (done.code, done.err) == (0, "")
+    assert Page(done.out).sections
+
+
 def test_a_file_that_cannot_be_written_is_invalid(orders: Path, run: Run) -> None:
     done = run("report", orders, "--to", orders / "none" / "r.html")
 

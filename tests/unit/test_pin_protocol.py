@@ -7,11 +7,12 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 
 import lancelsm
-from lancelsm.common.layout import Position, cursors, head_key, pin_key, snapshots
+from lancelsm.common.layout import Position, cursors, head_key, pin_key, snapshots, table_key
 from lancelsm.errors import Contended, Corrupt, Invalid, LsmError
 from lancelsm.gc import sweep
 from lancelsm.history import pins
@@ -316,6 +317,17 @@ def test_a_cursor_is_not_confirmed_if_the_start_of_a_region_was_collected_meanwh
     assert len(tried) == 2
     assert pin.of(region.id).first_position == 2
     assert {key.sort.split("#")[0] for key, _ in context.registry.list(cursors(context.table))} == {"sink"}
+
+
+def test_a_snapshot_is_not_confirmed_against_a_damaged_floor(handle):
+    context = handle.context
+    pin = create_snapshot(handle, "monday", ttl_seconds=None)
+    record = {**(context.registry.read(table_key(context.table)) or {}), "base_floor": "x"}
+    with (
+        mock.patch.object(type(context.registry), "read", return_value=record),
+        pytest.raises(Corrupt, match="base_floor is 'x'"),
+    ):
+        pins.overtaken(context, pin)
 
 
 @pytest.mark.parametrize("time", ["yesterday", "nan", "1e17"])

@@ -19,9 +19,9 @@ commands = typer.Typer()
 def report(
     session: Session,
     uri: Uri,
-    to: Annotated[str, typer.Option("--to", metavar="FILE", help="The file to write; replaced if it exists.")] = (
-        "report.html"
-    ),
+    to: Annotated[
+        str, typer.Option("--to", metavar="FILE", help="The file to write, replaced if it exists; - prints it.")
+    ] = ("report.html"),
 ) -> None:
     """Write a report about a table: one HTML file with levels, lag, growth, merges, collections, costs and problems.
 
@@ -36,6 +36,9 @@ def report(
 
     with session.working("Reading"):
         facts = _facts(session, uri)
+    if to == "-":
+        print(page(facts), end="")
+        return
     try:
         Path(to).write_text(page(facts), encoding="utf-8")
     except OSError as error:

@@ -29,7 +29,7 @@ from lancelsm.common.layout import (
 from lancelsm.errors import Contended, Corrupt, Invalid, LsmError, Unavailable
 from lancelsm.history.pin_records import Pin, PinIdentity, RegionPin, checked_name, pins_of
 from lancelsm.region.catalog import Region, TableContext, regions
-from lancelsm.registry import Fields, Record, SwapApplied, SwapLost, matches
+from lancelsm.registry import Fields, Record, SwapApplied, SwapLost, matches, number
 
 UNCONFIRMED_SECONDS = 3600.0  # time to live of an unconfirmed pin
 
@@ -187,7 +187,7 @@ def overtaken(context: TableContext, pin: Pin) -> bool:
     """Return whether a committed floor has passed what the pin needs. Call it after its records are written."""
     record = context.registry.read(table_key(context.table)) or {}
     if (  # guard: pin is confirmed against the floor of the base
-        pin.base_version is not None and int(record.get("base_floor", 0)) > pin.base_version
+        pin.base_version is not None and _base_floor(record) > pin.base_version
     ):
         return True
 
@@ -202,6 +202,13 @@ def overtaken(context: TableContext, pin: Pin) -> bool:
         )
 
     return any(context.each(passed, regions(context)))
+
+
+def _base_floor(record: Record) -> int:
+    try:
+        return number({"base_floor": 0, **record}, "base_floor")
+    except ValueError as error:
+        raise Corrupt(f"the record of the table in the catalog is unreadable: {error}") from error
 
 
 def confirm(context: TableContext, pin: Pin, *, ttl_seconds: float | None) -> Pin:
