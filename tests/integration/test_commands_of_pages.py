@@ -41,6 +41,10 @@ def test_they_run(deployment: Deployment, tables: dict[str, str], tmp_path: Path
             for stage in ("dev", "prod", "STAGE"):
                 source = source.replace(f"lancelsm-{stage}-", f"lancelsm-{deployment.stage}-")
                 source = source.replace(f'stage="{stage}"', f'stage="{deployment.stage}"')
+            source = source.replace(
+                "BUCKET/tables/orders", f"{deployment.output('Bucket')}/tables/{tables['orders']}-new"
+            )
+            source = source.replace("dynamodb:lancelsm-local-registry", deployment.output("RegistryName"))
             for name, unique in tables.items():
                 source = source.replace(f'"{name}"', f'"{unique}"')
             at = f"{page.name}:{block.line}"
