@@ -104,3 +104,7 @@ def shell(source: str, at: str, directory: Path) -> str:
     )
     assert done.returncode == 0, f"{at} ended with {done.returncode}:\n{done.stdout}{done.stderr}"
     return done.stdout
+
+
+if __name__ == "__main__":
+    run(Path(sys.argv[1]), Path.cwd())
