@@ -82,7 +82,9 @@ def test_every_shown_way_to_create_an_index_works(tmp_path: Path, monkeypatch: p
     page = (ROOT / "docs" / "how-to" / "search.md").read_text()
     (call,) = re.findall(r"`table\.create_index\((.*?)\)`", page)
     (command,) = re.findall(r"`lancelsm (index create .*?)`", page)
-    ((kept, option),) = re.findall(r"`create\(\.\.\., indexes=(\{.*?\})\)` or `init --index (\S+)`", page)
+    ((kept, option),) = re.findall(
+        r"`create\(\.\.\., indexes=(\{.*?\})\)` \| `lancelsm init \.\.\. --index (\S+)`", page
+    )
     monkeypatch.chdir(tmp_path)
     vectors = pa.FixedSizeListArray.from_arrays(np.random.default_rng(0).random(300 * 32, dtype=np.float32), 32)
     rows = pa.table({"id": range(300), "vec": vectors})
