@@ -1,5 +1,6 @@
 """Print what Delta does with small upserts, through delta-rs: docs/comparison.md quotes it."""
 
+import os
 import subprocess
 import sys
 import tempfile
@@ -83,3 +84,5 @@ if sys.argv[1:]:
     print("another process sees", states(DeltaTable(sys.argv[1])))
 else:
     main()
+sys.stdout.flush()
+os._exit(0)  # a thread that has read through delta-rs sometimes aborts Python while it ends
