@@ -15,6 +15,7 @@ import pyarrow as pa
 import pytest
 
 import lancelsm
+from lancelsm.common.free_memory import release_free_memory
 from lancelsm.common.memory_budget import MemoryBudget
 from lancelsm.common.setsum import Setsum
 from lancelsm.compaction import flush, fold, maintenance
@@ -464,3 +465,21 @@ with open("/proc/self/status") as lines:
 resource.setrlimit(resource.RLIMIT_DATA, (used + int(sys.argv[2]),) * 2)
 assert not flush_in_time(handle, region=None, leased=None, seconds=900).left
 """
+
+
+@pytest.mark.parametrize(("least", "expected"), [(0, ["released", "checked"]), (1 << 30, ["checked"])])
+def test_memory_of_the_writer_of_a_large_generation_is_given_back(
+    least: int, expected: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = lancelsm.create(tmp_path / "table", [{"id": 1}], primary_key="id")
+    table.upsert([{"id": 2}])
+    made: list[str] = []
+    check = maintenance.check_generation
+    monkeypatch.setattr(maintenance, "_LARGE_BYTES", least)
+    monkeypatch.setattr(maintenance, "release_free_memory", lambda: made.append("released"))
+    monkeypatch.setattr(maintenance, "check_generation", lambda **values: (made.append("checked"), check(**values)))
+
+    table.flush()
+
+    assert made == expected
+    release_free_memory()

@@ -7,6 +7,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 
+from lancelsm.common.free_memory import release_free_memory
 from lancelsm.common.full_disk import is_full, no_room
 from lancelsm.common.layout import Generation, Position, RegionId, generation_path
 from lancelsm.common.memory_budget import MemoryBudget
@@ -56,6 +57,7 @@ from lancelsm.region.unfinished_change import finish_if_begun, raise_version
 from lancelsm.wal.replay import AHEAD_BYTES
 
 _STAGED_BYTES = 128 << 20  # of rows; from more of them, a generation is written to an object store directly
+_LARGE_BYTES = 64 << 20  # of rows: to give back the memory of fewer is not worth the time
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -344,6 +346,8 @@ def writing(handle: TableHandle, base: BaseTable) -> Write:
             parallel=handle.context.parallel,
             storage_options=options,
         )
+        if rows.bytes_given >= _LARGE_BYTES:  # the writer's threads keep it, and reading back would need as much again
+            release_free_memory()
         summed: list[FileSums] = []
 
         def check() -> None:
