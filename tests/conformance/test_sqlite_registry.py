@@ -7,12 +7,13 @@ import shutil
 import sqlite3
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from lancelsm.common.layout import SQLITE, Key
 from lancelsm.errors import Corrupt, Invalid, Unavailable
-from lancelsm.registry import SwapApplied, SwapLost, SwapUnknown
+from lancelsm.registry import SwapApplied, SwapLost, SwapUnknown, sqlite
 from lancelsm.registry.open import open_registry
 from lancelsm.registry.sqlite import SqliteRegistry
 from tests.conformance.durable import acknowledged_until_killed, record_key
@@ -207,3 +208,19 @@ def test_a_sqlite_registry_of_a_url_is_invalid(tmp_path):
         open_registry("sqlite", uri="s3://bucket/table", store=None, clock=None, ids=None)
     with pytest.raises(Invalid, match="unknown kind of registry: 'etcd'"):
         open_registry("etcd", uri=tmp_path, store=None, clock=None, ids=None)
+
+
+def test_the_end_of_a_process_closes_no_connection_that_a_thread_uses(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sqlite, "_UNUSED_SECONDS", 0)
+    registry = SqliteRegistry(tmp_path / "registry.sqlite")
+    registry.swap(Key(partition="p", sort="s"), expect=None, change={"n": 1})
+
+    with registry._connection() as connection:
+        sqlite._close_unused(registry._handles)
+        assert connection.execute("SELECT 1").fetchone() == (1,)
+    sqlite._close_unused(registry._handles)
+
+    with pytest.raises(sqlite3.ProgrammingError):
+        connection.execute("SELECT 1")

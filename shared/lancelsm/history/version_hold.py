@@ -58,10 +58,10 @@ class VersionHold:
         self._renewal.stop()
 
     def _release(self) -> None:
-        atexit.unregister(self.close)
         with suppress(LsmError):  # it expires by itself
             forget_snapshot(self._handle, self.pin)
             discard_own(self._handle.context, self.pin)
+        atexit.unregister(self.close)  # only now: a process that ends waits for this thread
 
 
 def hold_version(handle: TableHandle, version: int) -> VersionHold:

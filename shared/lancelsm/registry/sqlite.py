@@ -38,6 +38,7 @@ from lancelsm.registry import (
 
 FORMAT = 1
 _CHECKPOINT_BYTES = 4 << 20
+_UNUSED_SECONDS = 1.0  # how long the end of a process waits for a thread that uses the connection
 _BAD_TEXT = "decode to UTF-8"  # in the message of an error without a code: the bytes of a text are damaged
 
 _READ = "SELECT fields FROM records WHERE partition = ? AND sort = ?"
@@ -95,7 +96,7 @@ class SqliteRegistry:
         self._probe = probe
         self._connect = connect
         self._handles: dict[int, _Handle] = {}
-        weakref.finalize(self, _close, self._handles)
+        weakref.finalize(self, _close_unused, self._handles)
 
     def close(self) -> None:
         """Close the connection of this process. It is also closed when the registry is garbage collected."""
@@ -284,6 +285,16 @@ def _close(handles: dict[int, _Handle]) -> None:
     handle = handles.get(os.getpid())
     if handle is not None:
         handle.close()
+
+
+def _close_unused(handles: dict[int, _Handle]) -> None:
+    # A process may end while a thread uses the connection: to close it then ends the process in SQLite.
+    handle = handles.get(os.getpid())
+    if handle is not None and handle.lock.acquire(timeout=_UNUSED_SECONDS):
+        try:
+            handle.close()
+        finally:
+            handle.lock.release()
 
 
 def _identity(path: str) -> tuple[int, int] | None:
