@@ -47,6 +47,7 @@ def in_another_process(action: str) -> None:
 def refusal(call: Callable[[], object]) -> str:
     try:
         call()
+    # LanceDB refuses with one of these: NotImplementedError is that of a call that its open source lacks.
     except (NotImplementedError, RuntimeError, ValueError) as error:
         return str(error).split(", /")[0].split(": ", 1)[-1].split(" (")[0]
     return "no error"
