@@ -15,6 +15,10 @@ GUARDS = {
         [without("transaction reads rows under its own columns")],
         scenarios.transaction_of_an_old_object,
     ),
+    "what a region has is not written again": (
+        [without("what a region has is not written again")],
+        scenarios.change_between_regions,
+    ),
     "the configuration has the columns of rows": (
         [without("configuration has the columns of rows")],
         scenarios.writer_finishes,

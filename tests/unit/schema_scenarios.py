@@ -11,9 +11,10 @@ import pytest
 
 import lancelsm
 from lancelsm.dataset import column_changes
-from lancelsm.errors import Corrupt, Invalid, Unavailable
+from lancelsm.errors import Contended, Corrupt, Invalid, Unavailable
 from lancelsm.region import config as configs
 from lancelsm.region import unfinished_change as changes
+from lancelsm.region.handle import Ports
 from lancelsm.region.unfinished_change import finish_change
 from lancelsm.table import Table
 from tests.unit.tables import create, row, rows_of
@@ -59,6 +60,29 @@ def change_within_a_transaction(path: Path) -> None:
 
     assert calls == [["id", "v"], ["id", "v", "c"]]
     assert rows_of(table) == [{"id": 1, "v": "new", "c": "set"}]
+
+
+def change_between_regions(path: Path) -> None:
+    """A transaction over two regions meets the change in the second one: the first one keeps what it has."""
+    table = create(path, [row(n) for n in range(4)], regions="bucket(id, 2)", ports=Ports(threads=1))
+    table.upsert([row(n) for n in range(4)])
+    other = lancelsm.open(table.uri)
+    calls: list[list[int]] = []
+
+    def fn(current: pa.Table) -> list[dict[str, object]]:
+        calls.append(current["id"].to_pylist())
+        if len(calls) == 2:
+            other.add_column("c", "string", default="d")
+            other.upsert([{**row(n), "c": "set"} for n in calls[1]])
+        return [{**one, "v": one["v"] + "+"} for one in current.to_pylist()]
+
+    with pytest.raises(Contended, match=r"regions_done.*Write again what the regions in regions_done don't have"):
+        table.transact(range(4), fn)
+
+    found = {one["id"]: one["v"] for one in rows_of(table)}
+    assert found == dict.fromkeys(calls[0], "a+") | dict.fromkeys(calls[1], "a")
+    table.transact(calls[1], fn)
+    assert {(one["v"], one["c"]) for one in rows_of(table) if one["id"] in calls[1]} == {("a+", "set")}
 
 
 def transaction_of_an_old_object(path: Path) -> None:

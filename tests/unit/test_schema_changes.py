@@ -137,6 +137,24 @@ def test_a_group_writer_takes_up_the_columns(tmp_path: Path) -> None:
     assert [found["c"] for found in rows_of(table)] == ["d", "d", "d", "d", "x", "d"]
 
 
+@pytest.mark.parametrize("form", [dict, lambda values: pa.Table.from_pylist([values])])
+def test_a_group_writer_takes_up_a_wider_type(tmp_path: Path, form: Any) -> None:
+    table = create(tmp_path, pa.schema([("id", pa.int64()), ("n", pa.int32())]))
+    rows = [{"id": key, "n": n} for key, n in enumerate([1, 2, 1 << 40, 3])]
+
+    def write() -> None:
+        with table.writer() as writer:
+            for values in rows:
+                if values["n"] == 1 << 40:
+                    lancelsm.open(table.uri).widen_column("n", "int64")
+                writer.submit(form(values)).result()
+            writer.submit({"id": 9, "n": 1 << 80})
+
+    with pytest.raises(Invalid, match=f"{1 << 80} does not fit int64"):
+        write()
+    assert rows_of(table) == rows
+
+
 @pytest.mark.parametrize("after", ["base", "configuration"])
 def test_the_next_process_finishes_an_interrupted_change(tmp_path: Path, after: str) -> None:
     table = create(tmp_path, [row(1)])

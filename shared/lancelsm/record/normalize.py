@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, Literal, TypeAlias
 
 import pyarrow as pa
@@ -86,6 +86,17 @@ def deletes(keys: Any, *, schema: TableSchema) -> pa.Table:
         tombstone=True,
     )
     return newest(rows, schema.primary_key)
+
+
+def readable_again(data: Any) -> Any:
+    """Return rows of a stream or an iterator, which can be read once, in a form that can be read again.
+
+    Raises:
+        Invalid: the rows can't be read.
+    """
+    if hasattr(data, "__arrow_c_stream__"):
+        return data if hasattr(data, "__len__") else _imported(pa.table, data)
+    return listed(data) if isinstance(data, Iterator) else data
 
 
 def inferred(data: Any) -> pa.Table:

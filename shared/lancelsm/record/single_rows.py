@@ -99,6 +99,12 @@ class SingleRows:
         self._learn(data)
         return rows
 
+    def upserts(self, row: SingleRow) -> pa.Table:
+        """Convert a row that another object has taken, for the same columns or older ones. Raises `Invalid`."""
+        values = row.values
+        data = dict(zip(row.converter._names, values, strict=True)) if isinstance(values, tuple) else values
+        return upserts(data, schema=self._schema)
+
     def convert(self, rows: Sequence[SingleRow]) -> Iterator[tuple[Sequence[SingleRow], pa.Table | Invalid]]:
         """Convert rows to stored form. Yield them in order, in groups: with their table, or one row with its error."""
         for form, group in groupby(rows, key=lambda row: row.form):

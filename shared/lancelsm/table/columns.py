@@ -57,7 +57,7 @@ class TableColumns(TableWrites):
             what = f"column {name!r} has the values of an expression, and a default"
             raise Invalid(what, remedy="Leave out one of them", table=self.uri, field=name)
         try:
-            kind = expression_type(type, name=name, schema=self._schema, table=self.uri)
+            kind = self._with_columns(lambda: expression_type(type, name=name, schema=self._schema, table=self.uri))
         except Invalid as error:
             what = f"{type!r} is neither a type of Arrow nor an SQL expression over the columns: {error.message}"
             remedy = f"Give a type such as {TYPES}, or an expression such as price * quantity"

@@ -28,6 +28,7 @@ from lancelsm.read.freshness import Consistency, read_staleness
 from lancelsm.read.transact.transactions import Transactions
 from lancelsm.read.view import View
 from lancelsm.read.view_cache import ListRegions, Select, ViewCache
+from lancelsm.record.normalize import readable_again
 from lancelsm.record.schema import NewerSchema, TableSchema
 from lancelsm.region.catalog import Region, SealedRegion, TableContext, regions, resolve_region
 from lancelsm.region.config import Config
@@ -195,7 +196,7 @@ class OpenTable:
         return True
 
     def _with_columns(self, work: Callable[[], T]) -> T:
-        """Run a part of a write. If it met newer columns, nothing was written: run it again with these.
+        """Run a part of a call. If it met newer columns before it wrote, run it again with these.
 
         Raises: what `work` raises.
         """
@@ -203,7 +204,10 @@ class OpenTable:
         for _ in range(_TRIES):
             try:
                 return work()
-            except NewerSchema:
+            except NewerSchema as error:
+                if "regions_done" in error.where:  # guard: what a region has is not written again
+                    error.remedy = "Write again what the regions in regions_done don't have"
+                    raise
                 self._learn_columns(from_base=True)
             except Invalid as error:  # it may name a column that this object does not know yet
                 if "regions_done" in error.where or not self._knew_less():
@@ -213,12 +217,12 @@ class OpenTable:
     def _converted(self, data: Any, convert: Callable[[Any, TableSchema], T]) -> tuple[T, TableSchema]:
         """Convert rows of the caller. If they don't fit, the table may have other columns by now: try these once."""
         self._learn_columns_from_heads()
-        schema = self._schema
+        schema, data = self._schema, readable_again(data)
         try:
             return convert(data, schema), schema
         except Invalid:
-            if not self._knew_less() or hasattr(data, "__next__") or hasattr(data, "read_next_batch"):
-                raise  # what can be read only once was read
+            if not self._knew_less():
+                raise
             schema = self._schema
             return convert(data, schema), schema
 

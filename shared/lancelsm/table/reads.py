@@ -92,7 +92,7 @@ class TableReads(TableSearch):
         with error_context(table=self.uri):
             if limit is not None and limit < 0:
                 raise Invalid(f"the limit is {limit}", remedy="Give 0 or more", field="limit")
-            order = None if order_by is None else parse_order(order_by, self.schema)
+            order = None if order_by is None else self._with_columns(lambda: parse_order(order_by, self.schema))
         wanted = columns if order is None or columns is None else list(dict.fromkeys([*columns, *order.columns]))
         staleness = self._staleness(consistency, max_staleness)
         list_regions, select = regions_for(where, context=self._context, config=self.config)

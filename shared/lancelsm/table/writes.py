@@ -15,8 +15,8 @@ from lancelsm.errors import Invalid, error_context
 from lancelsm.read.transact.conditional import UpsertOptions, check_options, decide_by
 from lancelsm.read.transact.edits import Edits, stored_edits
 from lancelsm.read.transact.read_token import decode_token
-from lancelsm.record.normalize import deletes, partial_upserts, upserts
-from lancelsm.record.schema import NewerSchema, TableSchema, conform, names_now
+from lancelsm.record.normalize import deletes, partial_upserts, readable_again, upserts
+from lancelsm.record.schema import TableSchema, conform, names_now
 from lancelsm.region.catalog import check_takes_plain_writes
 from lancelsm.routing.route import route
 from lancelsm.table.open_table import OpenTable
@@ -304,51 +304,45 @@ class TableWrites(OpenTable):
         self._check_writable()
         with error_context(table=self.uri):
             context = self._context
-            if on_bad_row == "fail":
-                self._learn_columns_from_heads()
-            else:  # an event that fits the columns of now is not left out
+            if on_bad_row != "fail":  # an event that fits the columns of now is not left out
                 self._learn_columns()
             self._sequence = self._sequence or newest_sequence(context.objects, self.config, uri=self.uri)
-            request = request_of(
-                self._schema,
-                known=self._sequence,
-                format=format,
-                keys=keys,
-                sequence_by=sequence_by,
-                apply_as_deletes=apply_as_deletes,
-                column_list=column_list,
-                except_column_list=except_column_list,
-                ignore_null_updates=ignore_null_updates,
-                source=source,
-                offset=offset,
-                on_bad_row=on_bad_row,
-            )
-            names = tuple(request.selection.sequence)
+            held = readable_again(events)
 
-            def order() -> None:
-                if names != self._sequence:
-                    remember_sequence(context.objects, names, uri=self.uri, budget=context.budget())
-                    self._sequence = names
+            def write() -> Applied:
+                request = request_of(
+                    self._schema,
+                    known=self._sequence,
+                    format=format,
+                    keys=keys,
+                    sequence_by=sequence_by,
+                    apply_as_deletes=apply_as_deletes,
+                    column_list=column_list,
+                    except_column_list=except_column_list,
+                    ignore_null_updates=ignore_null_updates,
+                    source=source,
+                    offset=offset,
+                    on_bad_row=on_bad_row,
+                )
+                names = tuple(request.selection.sequence)
 
-            if self._sequence:
-                order()
-            access = Access(
-                read=self._read_with_retry,
-                append=self._append,
-                order=order,
-                kept=self._views.kept,
-                find_target=lambda: self._target,
-            )
-            try:
-                return apply_changes(events, request, access, context)
-            except NewerSchema:  # events may be readable only once, so the caller gives them again
-                self._learn_columns(from_base=True)
-                raise
-            except Invalid as error:
-                if not self._knew_less():
-                    raise
-                what = f"the columns of the table have changed, and an event did not fit the old ones: {error.message}"
-                raise NewerSchema(what, remedy="Call it again with the same events") from error
+                def order() -> None:
+                    if names != self._sequence:
+                        remember_sequence(context.objects, names, uri=self.uri, budget=context.budget())
+                        self._sequence = names
+
+                if self._sequence:
+                    order()
+                access = Access(
+                    read=self._read_with_retry,
+                    append=self._append,
+                    order=order,
+                    kept=self._views.kept,
+                    find_target=lambda: self._target,
+                )
+                return apply_changes(held, request, access, context)
+
+            return self._with_columns(write)
 
     @checked
     def source_offset(self, source: str) -> int | None:

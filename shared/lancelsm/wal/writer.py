@@ -21,7 +21,7 @@ from lancelsm.common.row_types import ArrowLike, Keys
 from lancelsm.common.task_pool import TaskPool
 from lancelsm.common.write_result import Committed, CommittedEntry
 from lancelsm.errors import Contended, Invalid, LsmError, Unavailable, error_context
-from lancelsm.record.normalize import deletes
+from lancelsm.record.normalize import deletes, readable_again
 from lancelsm.record.schema import TableSchema, conform
 from lancelsm.record.schema_history import version_of
 from lancelsm.record.single_rows import SingleRow, SingleRows
@@ -167,15 +167,22 @@ class Writer:
 
     def _taken(self, data: Any) -> pa.Table | SingleRow:
         known = self._known()
+        if type(data) is not dict:
+            data = readable_again(data)
         try:
             return known.take(data)
         except Invalid:  # the table may have other columns by now
-            newest = known
-            with suppress(Unavailable):
-                newest = self._learn_columns(known)
-            if newest is known or hasattr(data, "__next__") or hasattr(data, "read_next_batch"):
+            newest = self._newer(known)
+            if newest is None:
                 raise
             return newest.take(data)
+
+    def _newer(self, known: SingleRows) -> SingleRows | None:
+        """Return what converts rows to the columns of now, if they are newer; None also if that can't be found out."""
+        with suppress(Unavailable):
+            newest = self._learn_columns(known)
+            return None if newest is known else newest
+        return None
 
     def _known(self) -> SingleRows:
         """Return what converts rows to the newest columns that a head of an append has named."""
@@ -325,9 +332,10 @@ class Writer:
             found = [share for waiting in members for share in waiting.shares]
             try:
                 done = 0
-                for rows, outcome in converter.convert([waiting.rows for waiting in members]):
+                for rows, first in converter.convert([waiting.rows for waiting in members]):
                     some_shares = found[done : done + len(rows)]
                     done += len(rows)
+                    outcome = self._converted_again(rows[0], first) if isinstance(first, Invalid) else first
                     if isinstance(outcome, Invalid):
                         outcome.where = {"table": self._target.context.uri, **outcome.where}
                         self._buffer.settle(some_shares, outcome)
@@ -337,6 +345,14 @@ class Writer:
             except BaseException as error:  # noqa: BLE001 - the futures of these rows must fail
                 self._buffer.settle(found[done:], error)
         return shares, tables
+
+    def _converted_again(self, row: SingleRow, error: Invalid) -> pa.Table | Invalid:
+        """Convert a row that does not fit the columns that it was taken for to those of now, if they are newer."""
+        try:
+            newest = self._newer(row.converter)
+            return error if newest is None else newest.upserts(row)
+        except Invalid as now:
+            return now
 
 
 _OPEN: Final = weakref.WeakSet[Writer]()
