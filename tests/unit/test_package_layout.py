@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import ast
+import re
+import sys
+import tomllib
 from collections import defaultdict
 from collections.abc import Mapping
 from functools import cache
 from graphlib import TopologicalSorter
+from importlib.metadata import packages_distributions
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -55,6 +59,31 @@ def test_modules_share_a_name_only_if_they_are_the_same_thing_in_two_layers() ->
         found[path.parent.name if path.stem == "__init__" else path.stem].add(path.parent.name)
 
     assert {name: folders for name, folders in found.items() if len(folders) > 1} == SAME_THING
+
+
+def test_each_package_that_the_library_imports_is_one_of_its_dependencies() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"].values()
+    declared = {re.split(r"[\[<>=]", one)[0] for part in (project["dependencies"], *extras) for one in part}
+    imported = {name.partition(".")[0] for path in LIBRARY.rglob("*.py") for name in _imports(path)}
+    own = {"lancelsm", "pyspark_lancelsm"}
+    provided_by = {
+        name: {re.sub("[-_.]+", "-", one).lower() for one in found} for name, found in packages_distributions().items()
+    }
+
+    others = imported - sys.stdlib_module_names - own
+    assert {name for name in others if declared.isdisjoint(provided_by.get(name, ()))} == set()
+
+
+def _imports(path: Path) -> set[str]:
+    """The absolute names of the modules that a file imports, at any place."""
+    found = set[str]()
+    for node in ast.walk(_parsed(path)):
+        if isinstance(node, ast.Import):
+            found |= {one.name for one in node.names}
+        elif isinstance(node, ast.ImportFrom) and not node.level:
+            found.add(node.module or "")
+    return found
 
 
 def test_no_two_public_classes_share_a_name() -> None:
