@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from lancelsm.common import aws
 from lancelsm.common.clock import SystemClock, SystemIds
 from lancelsm.common.layout import TableId, table_key
+from lancelsm.common.task_pool import in_threads
 from lancelsm.errors import LsmError
 from lancelsm.region.handle import open_configured
 from lancelsm.registry.dynamodb import DynamoRegistry
@@ -20,6 +21,7 @@ from lancelsm.stack.table_report.report_facts import ReportFacts, gather, gather
 SETTINGS = settings("LANCELSM_TABLES", "LANCELSM_REGISTRY", "LANCELSM_REPORT")
 CLOCK = SystemClock()
 MOST_TABLES = 50
+TABLES_AT_ONCE = 8
 MOST_VERSIONS = 20  # of the base: each costs a few reads, and a dashboard asks again and again
 DESCRIPTION = """Shows the tables of the deployment, those first that have problems or wait the longest, and the report
 of the first one. With the parameter `table`, the name of a table: its report.
@@ -48,7 +50,7 @@ class Input:
 
 
 @function
-def handler(event: Document, _: FunctionCall) -> str:
+def handler(event: Document, call: FunctionCall) -> str:
     request = parse_event(Input, event)
     if request.describe:
         return DESCRIPTION
@@ -57,9 +59,10 @@ def handler(event: Document, _: FunctionCall) -> str:
     if request.table is not None:
         return fragment(_read(_report, table_uri(request.table, root=root)), theme=theme)
     found = _tables(root)
-    tables = order([_read(_levels, uri) for uri in found[:MOST_TABLES]])
+    tables = order(_read_levels(found[:MOST_TABLES], until=CLOCK.monotonic() + call.seconds / 2))
     first = _read(_report, tables[0].table) if tables else None
-    left = len(found) - len(tables)
+    shown = {one.table for one in tables}
+    left = [uri for uri in found if uri not in shown]
     return panel(tables, first, root=root, left=left, endpoint=SETTINGS["LANCELSM_REPORT"], theme=theme)
 
 
@@ -68,6 +71,15 @@ def _tables(root: str) -> list[str]:
     records = _registry().list(table_key(TableId("")).partition)
     root = f"{root.rstrip('/')}/"
     return sorted(uri for _, record in records if (uri := str(record.get("uri"))).startswith(root))
+
+
+def _read_levels(uris: Sequence[str], *, until: float) -> list[ReportFacts]:
+    """Read the levels of tables, several at a time. Leave out those that are not begun in time."""
+
+    def read(uri: str) -> list[ReportFacts]:
+        return [] if CLOCK.monotonic() >= until else [_read(_levels, uri)]
+
+    return [one for found in in_threads(read, uris, most=TABLES_AT_ONCE) for one in found]
 
 
 def _levels(uri: str) -> ReportFacts:

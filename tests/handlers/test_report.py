@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,8 +14,10 @@ import pytest
 
 from lancelsm.common.layout import table_key
 from lancelsm.errors import Invalid
+from lancelsm.stack.table_report import panel as panels
 from lancelsm.table import Table
 from tests.handlers.conftest import ORDERS, Context, Deployment, load_function
+from tests.simulation.faults import FakeClock
 from tests.unit.counting import CountingRegistry
 
 ENDPOINT = "arn:aws:lambda:us-east-1:111111111111:function:lancelsm-test-report:live"
@@ -124,6 +127,35 @@ def test_a_widget_reads_tables_in_a_bucket_with_their_registry_in_dynamodb(
 def test_a_table_of_others_is_refused(widget: Widget) -> None:
     with pytest.raises(Invalid, match="not in this deployment"):
         widget.show(table="s3://of-others/tables/secret")
+
+
+def test_tables_are_read_at_the_same_time_and_those_of_a_late_start_are_named(
+    widget: Widget, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module, real, both = widget.module, widget.module._levels, threading.Barrier(2, timeout=60)
+
+    def together(uri: str) -> Any:
+        both.wait()
+        return real(uri)
+
+    monkeypatch.setattr(module, "_levels", together)
+    assert "2 tables</p>" in widget.show()
+
+    monkeypatch.setattr(module, "TABLES_AT_ONCE", 1)
+    monkeypatch.setattr(module, "CLOCK", clock := FakeClock())
+
+    def slow(uri: str) -> Any:
+        clock.sleep(40)  # of 55 seconds
+        return real(uri)
+
+    monkeypatch.setattr(module, "_levels", slow)
+    shown = widget.show()
+    assert "1 table, and 1 more that are not shown: late</p>" in shown
+    assert "<h1>calm</h1>" in shown
+
+    monkeypatch.setattr(module, "MOST_TABLES", 0)
+    monkeypatch.setattr(panels, "_MOST_LEFT", 1)
+    assert "0 tables, and 2 more that are not shown: calm, ...</p>" in widget.show()
 
 
 def test_a_deployment_without_tables_has_a_widget(widget: Widget, monkeypatch: pytest.MonkeyPatch) -> None:

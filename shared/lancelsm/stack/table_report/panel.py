@@ -13,6 +13,7 @@ from lancelsm.stack.table_report.region_sections import UNKNOWN, all_readable, a
 from lancelsm.stack.table_report.report_facts import ReportFacts
 from lancelsm.stack.table_report.style import STYLE
 
+_MOST_LEFT = 50  # names of tables that are not shown
 _HEADS = ("table", "rows in the base", "rows to flush", "generations to merge", "oldest row waits for", "problems", "")
 
 
@@ -22,7 +23,13 @@ def order(tables: Sequence[ReportFacts]) -> list[ReportFacts]:
 
 
 def panel(
-    tables: Sequence[ReportFacts], first: ReportFacts | None, *, root: str, left: int, endpoint: str, theme: str
+    tables: Sequence[ReportFacts],
+    first: ReportFacts | None,
+    *,
+    root: str,
+    left: Sequence[str],
+    endpoint: str,
+    theme: str,
 ) -> str:
     """Return a list of tables, and the report of the first one.
 
@@ -30,13 +37,14 @@ def panel(
         tables: in the order of `order`, as `gather_levels` returned them.
         first: the first one, as `gather` returned it; None if there is none.
         root: the location of the tables, which is left out of their names.
-        left: the number of tables that are not in the list.
+        left: the locations of the tables that are not in the list.
         endpoint: the ARN of the function that a click calls to draw the report of a table.
         theme: `light` or `dark`.
     """
     most = max((lag_of(one) or 0.0 for one in tables), default=0.0)
     rows = [_row(one, root=root, most=most, endpoint=endpoint) for one in tables]
-    more = f", and {left:,} more that are not shown" if left else ""
+    names = [_name(one, root) for one in left[:_MOST_LEFT]] + ["..."] * (len(left) > _MOST_LEFT)
+    more = f", and {len(left):,} more that are not shown: {', '.join(names)}" if left else ""
     text = f'<p class="soft">{counted(len(tables), "table")}{more}</p>'
     listed = charts.table(_HEADS, rows, most=len(rows)) if rows else ""
     listing = f'<style>{STYLE}</style><main class="lsm" data-theme="{escape(theme)}">{text}{listed}</main>'
@@ -50,7 +58,7 @@ def _row(facts: ReportFacts, *, root: str, most: float, endpoint: str) -> list[s
     else:
         shown = UNKNOWN if waits(facts) else "none waits"
     return [
-        escape(facts.table.removeprefix(f"{root.rstrip('/')}/")),
+        _name(facts.table, root),
         UNKNOWN if facts.rows is None else f"{facts.rows:,}",
         at_least(sum(one.wal_rows for one in levels), is_whole=is_whole),
         at_least(sum(one.generations for one in levels), is_whole=is_whole),
@@ -58,6 +66,10 @@ def _row(facts: ReportFacts, *, root: str, most: float, endpoint: str) -> list[s
         "".join(f"<p>{escape(one.problem)}</p>" for one in facts.findings) or "none",
         _button(facts.table, endpoint),
     ]
+
+
+def _name(table: str, root: str) -> str:
+    return escape(table.removeprefix(f"{root.rstrip('/')}/"))
 
 
 def _button(table: str, endpoint: str) -> str:
