@@ -18,6 +18,7 @@ from lancelsm.dataset.base_table import open_base
 from lancelsm.errors import Contended, Invalid
 from lancelsm.read.problems import find_problems
 from lancelsm.region.catalog import SealedRegion
+from lancelsm.region.handle import TableHandle
 from lancelsm.region.resharding import begin_resharding, read_resharding
 from lancelsm.routing.spec import parse_regions
 from lancelsm.stack.doctor.table_checks import doctor
@@ -155,6 +156,39 @@ def test_a_reshard_that_crashed_is_finished(tmp_path: Path, monkeypatch: pytest.
     assert str(lancelsm.open(table.uri).config.regions) == "bucket(id, 3)"
     assert _values(other) == {key: 1 if key < 5 else 2 if key > 9 else 0 for key in range(12)}
     assert all(region.retired is not None for region in other.list_regions() if region.number == 1)
+
+
+def test_sealed_regions_are_merged_again_if_a_merge_outlasts_the_budget(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = _create(tmp_path, settings={"retry_budget_seconds": 0.01})
+    _upsert(table, range(5), 1)
+    merge, calls = resharding.merge_table, list[TableHandle]()
+
+    def idle_at_first(handle: TableHandle) -> None:
+        calls.append(handle)
+        time.sleep(0.02)
+        if len(calls) > 2:  # the first one is before the regions are sealed
+            merge(handle)
+
+    monkeypatch.setattr(resharding, "merge_table", idle_at_first)
+    table.reshard("bucket(id, 3)")
+    assert len(calls) == 3
+    assert _values(table) == {key: int(key < 5) for key in range(10)}
+
+
+def test_merges_that_do_nothing_end_a_reshard_which_the_next_call_finishes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = _create(tmp_path, settings={"retry_budget_seconds": 0.01})
+    _upsert(table, range(5), 1)
+    monkeypatch.setattr(resharding, "merge_table", lambda _: time.sleep(0.02))
+    with pytest.raises(Contended, match=r"sealed regions could not be merged.*run it again"):
+        table.reshard("bucket(id, 3)")
+    monkeypatch.undo()
+    table.reshard()
+    assert str(table.config.regions) == "bucket(id, 3)"
+    assert _values(table) == {key: int(key < 5) for key in range(10)}
 
 
 @pytest.mark.rest

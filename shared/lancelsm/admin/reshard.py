@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeVar
 
+from lancelsm.common.clock import SLOW_ATTEMPTS
 from lancelsm.common.layout import RegionValues, region_key
 from lancelsm.compaction.maintenance import flush_table, merge_table
 from lancelsm.dataset.adoption import write_facts
@@ -169,7 +170,7 @@ def _seal(region: Region, *, owner: str) -> None:
 
 def _merge_rest(handle: TableHandle, old: list[Region]) -> None:
     """Flush and merge the sealed regions until the base has all their rows."""
-    for _ in handle.context.budget().attempts():
+    for _ in handle.context.budget().attempts(least=SLOW_ATTEMPTS):
         flush_table(handle)
         _patiently(handle.context, lambda: merge_table(handle))
         merged = handle.context.each(partial(_is_merged, base=handle.read_base()), old)
@@ -210,7 +211,7 @@ def _commit_spec(handle: TableHandle, spec: RegionSpec) -> BaseTable:
 def install_spec(handle: TableHandle, base: BaseTable, spec: RegionSpec) -> None:
     """Let Lance's readers and writers know the spec, if Lance can store it."""
     wanted = [region_specs.to_json(spec)] if spec.spec_id else []
-    for _ in handle.context.budget().attempts():
+    for _ in handle.context.budget().attempts(least=SLOW_ATTEMPTS):
         details = base.mem_wal_index()
         now = handle.following(base).config.regions
         if details is None or now is None or now.number > spec.number or _same(details["sharding_specs"], wanted):
