@@ -165,6 +165,23 @@ def test_a_step_that_may_not_write_names_the_disk_and_succeeds_later(tmp_path: P
     assert len(rows_of(table)) == 3000 if step == "upsert" else 2000
 
 
+@pytest.mark.parametrize("step", ["flush", "compact"])
+def test_a_generation_that_the_disk_has_no_room_for_leaves_no_files(tmp_path: Path, step: str) -> None:
+    table = create(tmp_path, registry="object", settings={"max_generations": 1})
+    for _ in range(2):
+        table.upsert([row(key, os.urandom(60).hex()) for key in range(2000)])
+        if step == "compact":
+            table.flush()
+    before = set(tmp_path.rglob("*"))
+    for _ in range(3):
+        with small_files(20_000), pytest.raises(Unavailable, match="the disk is full"):
+            getattr(table, step)()
+    left = {path for path in set(tmp_path.rglob("*")) - before if path.is_file()}
+    assert {path for path in left if "_mem_wal" in path.parts} == set()
+    getattr(lancelsm.open(table.uri), step)()
+    assert len(rows_of(table)) == 2000
+
+
 def test_an_export_to_a_full_disk_is_unavailable(tmp_path: Path) -> None:
     rows = pa.table({"v": [os.urandom(50).hex() for _ in range(2000)]})
     with small_files(100), pytest.raises(Unavailable, match="the disk is full"):

@@ -35,9 +35,9 @@ from lancelsm.dataset.base_table import BaseTable
 from lancelsm.dataset.durable import make_durable
 from lancelsm.dataset.file_ranges import range_reader
 from lancelsm.dataset.generation import check_generation
-from lancelsm.dataset.generation_writer import threads_for, write_generation
+from lancelsm.dataset.generation_writer import discard_generation, threads_for, write_generation
 from lancelsm.dataset.indexes import wanted_list
-from lancelsm.errors import Contended, Corrupt, error_context
+from lancelsm.errors import Contended, Corrupt, Unavailable, error_context
 from lancelsm.objects.filesum import FileSums, sum_files
 from lancelsm.objects.local_copies import LocalCopies
 from lancelsm.objects.location import local_path
@@ -331,8 +331,12 @@ def writing(handle: TableHandle, base: BaseTable) -> Write:
             raise wrong
 
     def write(key: str, rows: FoldedRows) -> Stored:
-        with _full_disk(handle.context.uri):
-            return write_and_check(key, rows)
+        try:
+            with _full_disk(handle.context.uri):
+                return write_and_check(key, rows)
+        except Unavailable:  # such as a full disk, which each try would fill more
+            discard_generation(f"{handle.context.uri}/{key}")
+            raise
 
     def write_and_check(key: str, rows: FoldedRows) -> Stored:
         uri, count = f"{handle.context.uri}/{key}", rows.keys.num_rows

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -97,6 +98,17 @@ def write_generation(
 
         in_threads(lambda write: write(), (write_rows, write_filters), most=threads)
     return written[0]
+
+
+def discard_generation(uri: str) -> None:
+    """Remove what `write_generation` and its caller wrote, if it is in a local directory.
+
+    Only the process that chose the name of the directory may call this, and only if it never commits the name: then
+    nobody else can need the files. What can't be removed is an orphan.
+    """
+    path = local_path(uri)
+    if path is not None:
+        shutil.rmtree(path, ignore_errors=True)
 
 
 def threads_for(rows: int, most: int) -> int:
