@@ -11,7 +11,7 @@ from lancelsm.common.clock import SystemClock
 from lancelsm.errors import Invalid
 from lancelsm.region.handle import TableHandle
 from lancelsm.stack.delivery.queue import SqsQueue
-from lancelsm.stack.delivery.request import Op, event_rows, over_http, stored_rows
+from lancelsm.stack.delivery.request import RowsInput, event_rows, over_http, stored_rows
 from lancelsm.stack.delivery.send import send
 from lancelsm.stack.delivery.table_cache import Inbox, Tables
 from lancelsm.stack.function import Document, FunctionCall, function, parse_event, settings
@@ -23,7 +23,7 @@ QUEUE = SqsQueue(SETTINGS["LANCELSM_QUEUE_URL"], clock=SystemClock())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Input:
+class Input(RowsInput):
     """Rows for one table, as an event or as the JSON body of a call by function URL.
 
     Exactly one of: `upserts` (whole rows) and `deletes` (key columns; a delete wins over an upsert of the same key);
@@ -36,12 +36,6 @@ class Input:
     Output: {"rows": number of rows on the queue, "messages": [{"region", "id", "sequence"}]}.
     """
 
-    table: str
-    upserts: list[dict[str, Any]] | None = None
-    deletes: list[dict[str, Any]] | None = None
-    arrow: str | None = None
-    object: str | None = None
-    op: Op = "upsert"
     events: list[Any] | None = None
     format: Literal["debezium", "flattened", "rows"] = "debezium"
     producer: str | None = None

@@ -6,12 +6,11 @@ Despite its name, this function only appends. `compaction` flushes.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from lancelsm.common.clock import SystemClock
 from lancelsm.stack.delivery import events
 from lancelsm.stack.delivery.queue import SqsQueue
-from lancelsm.stack.delivery.request import Op, stored_rows, write
+from lancelsm.stack.delivery.request import RowsInput, stored_rows, write
 from lancelsm.stack.delivery.table_cache import Inbox, Tables
 from lancelsm.stack.function import Document, FunctionCall, function, parse_event, settings
 
@@ -23,7 +22,7 @@ DEAD_LETTERS = SqsQueue(SETTINGS["LANCELSM_DEAD_LETTER_URL"], clock=SystemClock(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Input:
+class Input(RowsInput):
     """Rows for one table, in the forms of `ingest`. They are durable and visible when the function returns.
 
     Output: {"rows", "entries": [{"region", "position", "rows"}]}.
@@ -31,13 +30,6 @@ class Input:
     An SQS event {"Records": [...]} is input too. Its output is {"batchItemFailures": [{"itemIdentifier"}]}: the
     messages that must be delivered again.
     """
-
-    table: str
-    upserts: list[dict[str, Any]] | None = None
-    deletes: list[dict[str, Any]] | None = None
-    arrow: str | None = None
-    object: str | None = None
-    op: Op = "upsert"
 
 
 @function

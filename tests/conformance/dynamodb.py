@@ -15,7 +15,6 @@ import urllib.request
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler
 from typing import Any
 from unittest import mock
 
@@ -23,7 +22,7 @@ import boto3
 
 from lancelsm.common import aws
 from lancelsm.registry.dynamodb import INDEX
-from tests.conformance.listening import listening
+from tests.conformance.listening import Handler, listening
 
 _ABSENT = {"GetItem": {}, "Query": {"Items": [], "Count": 0, "ScannedCount": 0}}
 
@@ -137,12 +136,8 @@ def proxied(upstream: str, proxy: Proxy | None = None) -> Iterator[Proxy]:
         yield proxy
 
 
-def _handler(proxy: Proxy) -> type[BaseHTTPRequestHandler]:
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-        wbufsize = -1  # one segment for head and body, or the client's delayed acknowledgement delays the answer
-        disable_nagle_algorithm = True
-
+def _handler(proxy: Proxy) -> type[Handler]:
+    class Proxied(Handler):
         def do_POST(self) -> None:
             body = self.rfile.read(int(self.headers["Content-Length"]))
             request = self.headers["X-Amz-Target"], body, self.headers["Authorization"]
@@ -150,13 +145,13 @@ def _handler(proxy: Proxy) -> type[BaseHTTPRequestHandler]:
             if event == "late":
                 proxy.hold(*request)
             if event in ("drop", "late"):
-                self._drop()
+                self.drop()
             elif event == "500":
                 self._answer(500, _error("InternalServerError"))
             elif event in ("ok", "cut", "applied 500", "applied drop"):
                 status, answer = proxy.forward(*request)
                 if event == "applied drop":
-                    self._drop()
+                    self.drop()
                 elif event == "applied 500":
                     self._answer(500, _error("InternalServerError"))
                 else:
@@ -173,15 +168,7 @@ def _handler(proxy: Proxy) -> type[BaseHTTPRequestHandler]:
             self.end_headers()
             self.wfile.write(sent)
 
-        def _drop(self) -> None:
-            self.close_connection = True
-            self.wfile.flush()
-            self.connection.close()
-
-        def log_message(self, *arguments: object) -> None:
-            pass
-
-    return Handler
+    return Proxied
 
 
 def _error(code: str) -> bytes:

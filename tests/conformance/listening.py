@@ -8,6 +8,23 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 
+class Handler(BaseHTTPRequestHandler):
+    """Keeps connections open, and logs nothing."""
+
+    protocol_version = "HTTP/1.1"
+    wbufsize = -1  # one segment for head and body, or the client's delayed acknowledgement delays the answer
+    disable_nagle_algorithm = True
+
+    def drop(self) -> None:
+        """End the connection."""
+        self.close_connection = True
+        self.wfile.flush()
+        self.connection.close()
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
 @contextmanager
 def listening(handler: type[BaseHTTPRequestHandler]) -> Iterator[str]:
     """Answer requests with `handler`. Yields the endpoint."""

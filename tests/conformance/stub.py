@@ -14,10 +14,9 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from email.message import Message
-from http.server import BaseHTTPRequestHandler
 from urllib.parse import parse_qs, unquote, urlsplit
 
-from tests.conformance.listening import listening
+from tests.conformance.listening import Handler, listening
 
 BUCKET = "stub"
 
@@ -80,10 +79,8 @@ def serving() -> Iterator[Stub]:
         yield stub
 
 
-def _handler(stub: Stub) -> type[BaseHTTPRequestHandler]:
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-
+def _handler(stub: Stub) -> type[Handler]:
+    class Stubbed(Handler):
         def do_GET(self) -> None:
             url = urlsplit(self.path)
             key = unquote(url.path).removeprefix(f"/{BUCKET}").removeprefix("/")
@@ -118,14 +115,14 @@ def _handler(stub: Stub) -> type[BaseHTTPRequestHandler]:
                 return
             if event == "late":
                 stub.late.append((key, body, self.headers))
-                self._drop()
+                self.drop()
                 return
             with stub.lock:
                 status = stub.put(key, body, self.headers)
             if event == "applied 500":
                 self._answer(500)
             elif event == "applied drop":
-                self._drop()
+                self.drop()
             else:
                 self._answer(status, tag=etag(body) if status == 200 else None)
 
@@ -140,7 +137,7 @@ def _handler(stub: Stub) -> type[BaseHTTPRequestHandler]:
                 self._answer(event)
                 return None
             if event == "drop":
-                self._drop()
+                self.drop()
                 return None
             return event
 
@@ -160,17 +157,9 @@ def _handler(stub: Stub) -> type[BaseHTTPRequestHandler]:
                 return
             self.wfile.write(body[: len(body) // 2] if cut else body)
             if cut:
-                self._drop()
+                self.drop()
 
-        def _drop(self) -> None:
-            self.close_connection = True
-            self.wfile.flush()
-            self.connection.close()
-
-        def log_message(self, *arguments: object) -> None:
-            pass
-
-    return Handler
+    return Stubbed
 
 
 def _signer(headers: Message) -> str:

@@ -7,7 +7,6 @@ import json
 import os
 import subprocess
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,22 +19,13 @@ from lancelsm.stack import telemetry
 from lancelsm.stack.delivery import events
 from lancelsm.stack.delivery.message import packed
 from lancelsm.stack.delivery.queue import Delivery, Outgoing, Sent, SqsQueue, identity
-from lancelsm.stack.delivery.request import Op, over_http, stored_rows, write
+from lancelsm.stack.delivery.request import RowsInput, over_http, stored_rows, write
 from lancelsm.stack.function import FunctionCall
 from lancelsm.stack.telemetry import Telemetry
 from tests.simulation.deployment import URI, Deployment
 from tests.simulation.faults import FakeClock
 
 ROOT = Path(__file__).parents[2]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Request:
-    upserts: list[dict[str, Any]] | None = None
-    deletes: list[dict[str, Any]] | None = None
-    arrow: str | None = None
-    object: str | None = None
-    op: Op = "upsert"
 
 
 def call() -> FunctionCall:
@@ -160,7 +150,7 @@ class RecordingLogger:
 
 
 def stored(deployment: Deployment, **given: Any) -> list[tuple[int, int | None, bool]]:
-    rows = stored_rows(Request(**given), handle=deployment.handle, inbox=deployment.inbox).to_pylist()
+    rows = stored_rows(RowsInput(table=URI, **given), handle=deployment.handle, inbox=deployment.inbox).to_pylist()
     return [(row["id"], row["v"], row["_tombstone"]) for row in rows]
 
 
@@ -204,7 +194,9 @@ def test_a_malformed_request_is_refused_and_the_error_names_the_table(given):
 
 def test_a_direct_write_returns_region_and_position_of_its_rows():
     deployment = Deployment(buckets=1)
-    rows = stored_rows(Request(upserts=[{"id": 7, "v": 1}]), handle=deployment.handle, inbox=deployment.inbox)
+    rows = stored_rows(
+        RowsInput(table=URI, upserts=[{"id": 7, "v": 1}]), handle=deployment.handle, inbox=deployment.inbox
+    )
 
     answer = write(rows, handle=deployment.handle, seconds=10)
 

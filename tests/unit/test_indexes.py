@@ -334,6 +334,20 @@ def crash_at(step: str, call: int) -> Any:
     return mock.patch.object(module, step, crashing)
 
 
+def crash_then_optimize(table: Table, step: str, call: int, change: Callable[[], object]) -> None:
+    """Let a change of the indexes crash at a step; then write, flush and optimize. Check the promise after each."""
+    with crash_at(step, call):
+        try:
+            change()
+        except Crash:
+            check_promise(table)
+    table.upsert(rows(range(3), version=3))
+    table.flush()
+    check_promise(table)
+    maintenance.optimize_table(table._handle)
+    check_promise(table)
+
+
 @pytest.mark.parametrize("call", [1, 2])
 @pytest.mark.parametrize("step", STEPS)
 def test_after_a_crash_of_a_creation_the_promise_holds_and_optimize_finishes_it(
@@ -345,17 +359,8 @@ def test_after_a_crash_of_a_creation_the_promise_holds_and_optimize_finishes_it(
         table.upsert(rows(range(10), version=version))
         table.flush()
 
-    with crash_at(step, call):
-        try:
-            table.create_index("vec", kind="IVF_FLAT", num_partitions=1)
-        except Crash:
-            check_promise(table)
-    table.upsert(rows(range(3), version=3))
-    table.flush()
-    check_promise(table)
-    maintenance.optimize_table(table._handle)
+    crash_then_optimize(table, step, call, lambda: table.create_index("vec", kind="IVF_FLAT", num_partitions=1))
 
-    check_promise(table)
     crashed_before_the_base = step == "build_index" or (step, call) == ("write_promise", 1)
     assert promised(table) >= {"text_idx"} | (set() if crashed_before_the_base else {"vec_idx"})
     assert problem_of(table) == ""
@@ -443,17 +448,8 @@ def test_after_a_crash_of_a_drop_the_promise_holds_and_optimize_finishes_it(
 ) -> None:
     table = indexed(tmp_path)
 
-    with crash_at(step, call):
-        try:
-            table.drop_index("vec_idx")
-        except Crash:
-            check_promise(table)
-    table.upsert(rows(range(3), version=3))
-    table.flush()
-    check_promise(table)
-    maintenance.optimize_table(table._handle)
+    crash_then_optimize(table, step, call, lambda: table.drop_index("vec_idx"))
 
-    check_promise(table)
     started = (step, call) != ("write_wanted", 1)
     assert ("vec_idx" in indexes_of(table.uri)) == (not started)
     assert promised(table) == ({"text_idx"} if started else {"text_idx", "vec_idx"})

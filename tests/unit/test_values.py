@@ -6,10 +6,9 @@ import json
 import math
 import struct
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from random import Random
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import lance
 import pyarrow as pa
@@ -26,7 +25,7 @@ from lancelsm.record.files import read_file
 from lancelsm.record.schema import FIELD_ID, TableSchema, numbered
 from lancelsm.region.handle import open_table
 from lancelsm.stack.delivery.message import packed, unpacked
-from lancelsm.stack.delivery.request import stored_rows
+from lancelsm.stack.delivery.request import RowsInput, stored_rows
 from lancelsm.stack.delivery.table_cache import Inbox
 from lancelsm.stack.query import answer as answer_rows
 from lancelsm.table import Table
@@ -405,17 +404,6 @@ def test_values_that_a_file_cannot_have_are_refused_when_it_is_written(
     assert not list(tmp_path.iterdir())
 
 
-@dataclass(frozen=True, kw_only=True)
-class Given:
-    """The rows of an event for a function."""
-
-    upserts: list[dict[str, Any]] | None = None
-    deletes: None = None
-    arrow: str | None = None
-    object: None = None
-    op: Literal["upsert"] = "upsert"
-
-
 @pytest.mark.parametrize("form", ["json", "arrow"])
 @pytest.mark.parametrize("inside", INSIDE)
 def test_values_of_every_type_are_kept_by_functions_and_the_queue(tmp_path: Path, inside: str, form: str) -> None:
@@ -427,10 +415,10 @@ def test_values_of_every_type_are_kept_by_functions_and_the_queue(tmp_path: Path
 
     if form == "json":  # as the query function answers
         answer = answer_rows(as_schema(rows, table.schema).to_batches(), keep=lambda _: pytest.fail("too large"))
-        given = Given(upserts=json.loads(json.dumps(answer["rows"])))
+        given = RowsInput(table=table.uri, upserts=json.loads(json.dumps(answer["rows"])))
     else:
         (sent,) = encode_rows(rows, op="upsert", limit=1 << 30)
-        given = Given(arrow=json.loads(event("table", sent))["arrow"])
+        given = RowsInput(table=table.uri, arrow=json.loads(event("table", sent))["arrow"])
     inbox = Inbox.below(str(tmp_path))
     stored = unpacked(packed(stored_rows(given, handle=open_table(table.uri), inbox=inbox)))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol
 
 import pyarrow as pa
@@ -40,15 +40,16 @@ class StreamInput(Protocol):
     def object(self) -> str | None: ...
 
 
-class RowsInput(StreamInput, Protocol):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowsInput:
     """Rows in one of three forms: JSON rows to upsert and delete, an Arrow stream, or a stream's key in the inbox."""
 
-    @property
-    def upserts(self) -> list[dict[str, Any]] | None: ...
-    @property
-    def deletes(self) -> list[dict[str, Any]] | None: ...
-    @property
-    def op(self) -> Op: ...  # for `arrow` and `object`
+    table: str
+    upserts: list[dict[str, Any]] | None = None
+    deletes: list[dict[str, Any]] | None = None
+    arrow: str | None = None  # base64
+    object: str | None = None
+    op: Op = "upsert"  # of `arrow` and `object`
 
 
 def stored_rows(given: RowsInput, *, handle: TableHandle, inbox: Inbox) -> pa.Table:
