@@ -135,7 +135,11 @@ class Environment:
         ]
 
     def merge(
-        self, *, runner: TaskRunner | None = None, read_regions: Callable[[], Iterable[RegionPending]] | None = None
+        self,
+        *,
+        runner: TaskRunner | None = None,
+        read_regions: Callable[[], Iterable[RegionPending]] | None = None,
+        parallel: int = 1,
     ) -> Merged:
         return merge_generations(
             uri=self.uri,
@@ -146,6 +150,7 @@ class Environment:
             runner=runner or InProcess(),
             clock=self.clock,
             ids=self.ids,
+            parallel=parallel,
         )
 
     def check_base(self, base: BaseTable) -> None:

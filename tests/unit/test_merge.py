@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import pickle
 import shutil
+import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,7 @@ import pytest
 
 from lancelsm.common.layout import Generation, TableId
 from lancelsm.compaction import merge as merge_commit
+from lancelsm.compaction import tasks
 from lancelsm.compaction.plan import RegionPending
 from lancelsm.compaction.runner import Item, Result
 from lancelsm.dataset import base_rows
@@ -150,6 +153,17 @@ def test_keys_of_any_type_are_merged(tmp_path: Path, kind: pa.DataType) -> None:
     table.check()
 
 
+@pytest.mark.parametrize("distance", [1, 1 << 40])
+def test_integer_keys_are_merged_however_far_apart_they_are(tmp_path: Path, distance: int) -> None:
+    table = Environment(tmp_path, rows=[row(key * distance, 0) for key in range(9)])
+    table.flush(A, [row(key * distance, 1) for key in (0, 5, 99)], deleted=[2 * distance, 8 * distance])
+
+    merged = table.merge()
+
+    table.check()
+    assert (merged.rows_upserted, merged.rows_deleted) == (3, 2)
+
+
 def test_nested_and_vector_columns_keep_their_values(tmp_path: Path) -> None:
     columns = pa.schema([
         pa.field("id", pa.int64()),
@@ -217,6 +231,77 @@ def test_a_task_that_ran_twice_counts_once(tmp_path: Path) -> None:
 
     table.check()
     assert (merged.rows_upserted, merged.rows_deleted) == (5, 1)
+
+
+@pytest.mark.parametrize(("parallel", "most", "together"), [(1, 16, False), (2, 16, True), (2, 17, False)])
+def test_rows_of_a_large_base_are_hidden_while_new_ones_are_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, parallel: int, most: int, *, together: bool
+) -> None:
+    monkeypatch.setattr(merge_commit, "_ROWS_FOR_THREADS", most)  # there are 10 rows and 7 keys
+    table = table_with_generations(tmp_path)
+    writing, hiding = threading.Event(), threading.Event()
+    beside: list[bool] = []
+
+    class Meeting:
+        parallelism = 1
+
+        def map(self, function: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
+            name = getattr(function, "func", function).__name__
+            if name == "write_live_rows":
+                writing.set()
+                beside.append(hiding.wait(10 if together else 0))
+            if name == "hide_by_scan":
+                hiding.set()
+                assert writing.wait(10)
+            return [function(item) for item in items]
+
+    merged = table.merge(runner=Meeting(), parallel=parallel)
+
+    table.check()
+    assert beside == [together]
+    assert (merged.rows_upserted, merged.rows_deleted) == (5, 1)
+
+
+def test_a_merge_in_one_process_reads_keys_and_rows_of_each_generation_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read_generation, read = tasks.read_generation, []
+
+    def counted(**options: Any) -> Any:
+        read.append((options["uri"], options["columns"]))
+        return read_generation(**options)
+
+    monkeypatch.setattr(tasks, "read_generation", counted)
+    table = table_with_generations(tmp_path)
+
+    table.merge()
+
+    table.check()
+    paths = [f"{table.uri}/{path}" for listed in table.pending.values() for _, path in listed]
+    assert sorted(read, key=str) == sorted(((path, columns) for path in paths for columns in ((), None)), key=str)
+
+
+def test_another_process_gets_no_keys_of_a_generation_but_reads_them(tmp_path: Path) -> None:
+    class Sending:
+        parallelism = 2
+        sent = 0
+
+        def map(self, function: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
+            made: list[Result] = []
+            for item in items:
+                call = pickle.dumps((function, item))
+                self.sent += len(call)
+                own, given = pickle.loads(call)
+                made.append(pickle.loads(pickle.dumps(own(given))))
+            return made
+
+    table = Environment(tmp_path, rows=[row(key, 0) for key in range(10)])
+    table.flush(A, [row(key, 1) for key in range(0, 200_000, 2)], deleted=[1])
+
+    table.merge(runner=(runner := Sending()))
+
+    assert runner.sent < 100_000
+    assert table.dataset().count_rows() == 100_004
 
 
 def indexed(path: Path, *, rows: int = 100_000) -> Environment:

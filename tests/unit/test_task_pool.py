@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from lancelsm.common.task_pool import TaskPool, ahead
+from lancelsm.common.task_pool import TaskPool, ahead, beside
 from tests.interrupts import interrupted
 
 
@@ -108,3 +108,28 @@ def test_items_end_with_the_error_of_their_source_and_the_thread_with_its_caller
     assert next(endless) == 0
     endless.close()
     assert threading.active_count() <= before
+
+
+def test_a_call_runs_beside_a_block_and_before_it_with_one_thread() -> None:
+    both = threading.Barrier(2)
+
+    with beside(lambda: both.wait(10) and threading.get_ident(), most=2) as waited:
+        both.wait(10)
+        assert waited() == waited()
+    ran = []
+    with beside(lambda: ran.append(threading.get_ident()), most=1) as waited:
+        assert ran == [threading.get_ident()]
+        assert waited() is None
+
+
+@pytest.mark.parametrize("most", [1, 2])
+def test_the_error_of_a_call_comes_before_the_error_of_the_block_beside_it(most: int) -> None:
+    def fail() -> None:
+        raise ValueError("call")
+
+    with pytest.raises(ValueError, match="call"), beside(fail, most=most):
+        raise ValueError("block")
+    with pytest.raises(ValueError, match="block"), beside(lambda: None, most=most):
+        raise ValueError("block")
+    with pytest.raises(ValueError, match="call"), beside(fail, most=most) as waited:
+        waited()

@@ -10,6 +10,7 @@ from __future__ import annotations
 import _thread
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from queue import SimpleQueue
 from types import TracebackType
@@ -36,8 +37,9 @@ class PoolTask(Generic[T]):
         self._done.release()
 
     def result(self) -> T:
-        """Wait for the result; raise the error of the call. Call it once."""
-        self._done.acquire()
+        """Wait for the result; raise the error of the call. After the first return, each call has the same outcome."""
+        if not self._outcome:
+            self._done.acquire()
         value, error = self._outcome[0]
         if error is not None:
             raise error
@@ -117,6 +119,25 @@ def in_threads(call: Callable[[T], U], items: Collection[T], *, most: int) -> li
         return [call(item) for item in items]
     with TaskPool(threads) as pool:
         return pool.map(call, items)
+
+
+@contextmanager
+def beside(call: Callable[[], T], *, most: int) -> Iterator[Callable[[], T]]:
+    """Make a call in another thread beside the `with` block, or before the block if there may be one thread only.
+
+    The block gets a function that waits for the result. If block and call fail, the error of the call is raised.
+    """
+    if most <= 1:
+        result = call()
+        yield lambda: result
+        return
+    with TaskPool(1) as pool:
+        task = pool.submit(call)
+        try:
+            yield task.result
+        except Exception:
+            task.result()
+            raise
 
 
 def ahead(items: Iterable[T], *, count: int) -> Iterator[T]:

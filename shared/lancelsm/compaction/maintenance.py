@@ -244,6 +244,7 @@ def merge_table(handle: TableHandle, *, engine: Engine = "auto", runner: TaskRun
             read_sequence=lambda: newest_sequence(context.objects, handle.config, uri=context.uri),
             keep_deletes_seconds=handle.settings.keep_delete_sequences_seconds,
             skew_seconds=handle.settings.skew_allowance_seconds,
+            parallel=context.parallel,
         )
     for region, found in read:
         _report(region, found, merged.regions.get(region.id, Generation(0)), handle.config.schema.version)

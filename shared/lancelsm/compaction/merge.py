@@ -28,6 +28,7 @@ from functools import partial
 
 from lancelsm.common.clock import Clock, Ids
 from lancelsm.common.layout import Generation, RegionId, TableId
+from lancelsm.common.task_pool import beside
 from lancelsm.compaction import replaced_rows, tasks
 from lancelsm.compaction.hidden import changed_fragments, old_files
 from lancelsm.compaction.plan import MergePlan, RegionPending, RegionPlan, StaleHeads, balanced, index_pays, plan_merge
@@ -48,6 +49,7 @@ from lancelsm.objects.local_copies import LocalCopies
 ATTEMPTS = 8
 _FIRST_WAIT_S = 0.05
 _ROWS_PER_WRITER = 250_000
+_ROWS_FOR_THREADS = 100_000
 _VERSIONS_READ = 32  # after more commits than this during one merge, it is planned again
 
 
@@ -82,6 +84,7 @@ class _Merger:
     check: Callable[[BaseTable], None]
     objects: ObjectStore
     runner: TaskRunner
+    parallel: int
     clock: Clock
     ids: Ids
     storage_options: StorageOptions
@@ -125,6 +128,7 @@ def merge_generations(
     read_sequence: Callable[[], tuple[str, ...]] = tuple,
     keep_deletes_seconds: float = 0.0,
     skew_seconds: float = 0.0,
+    parallel: int = 1,
 ) -> Merged:
     """Merge all pending generations of all regions into the base.
 
@@ -141,6 +145,7 @@ def merge_generations(
         keep_deletes_seconds: see `dataset.deleted_keys.keep_deletes`.
         skew_seconds: by how much the clocks of two machines may differ. A row counts as deleted that has expired at
             least as long ago.
+        parallel: maximum number of threads. With 2 and many rows, base rows are hidden while new rows are written.
 
     Raises:
         Contended: other processes kept changing the base. Nothing of this merge was committed.
@@ -162,6 +167,7 @@ def merge_generations(
             check=check,
             objects=objects,
             runner=runner,
+            parallel=parallel,
             clock=clock,
             ids=ids,
             storage_options=storage_options,
@@ -237,25 +243,29 @@ def _carry_out(merger: _Merger, plan: MergePlan, planned: BaseTable) -> _Done | 
     """Commit the plan; None if the merge must be planned again."""
     names = merger.read_sequence()
     delta, deletes = _fold(merger, plan, planned, names)
-    new = _write(merger, delta)
     base = planned
-    for _ in range(ATTEMPTS):
-        delta = Delta(
-            merge_base=replace(delta.merge_base, base=Base.of(base), schema=base.schema, sequence=()), parts=delta.parts
-        )
-        hidden = _hide(merger, delta, base)  # guard: replaced rows are looked up after each conflict
-        outcome = _commit(merger, plan, base, hidden, new, live=delta.live, deletes=deletes)
-        if isinstance(outcome, CommittedVersion):
-            opened = outcome.dataset
-            committed = opened and base_of(opened, uri=merger.uri, storage_options=merger.storage_options)
-            return _Done(merged=_merged(plan, planned, delta, hidden, outcome.version), base=committed)
-        newest = _newest_base(merger, outcome)
-        if outcome is None and plan.reached(newest.counters):
-            return _Done(merged=_merged(plan, planned, delta, hidden, newest.version), base=newest)
-        if not _rows_are_valid(merger, planned, newest):
-            return None
-        base = newest
+    with beside(partial(_write, merger, delta), most=_threads(merger, delta, base)) as written:
+        for _ in range(ATTEMPTS):
+            merge_base = replace(delta.merge_base, base=Base.of(base), schema=base.schema, sequence=())
+            delta = Delta(merge_base=merge_base, parts=delta.parts)
+            hidden = _hide(merger, delta, base)  # guard: replaced rows are looked up after each conflict
+            outcome = _commit(merger, plan, base, hidden, written(), live=delta.live, deletes=deletes)
+            if isinstance(outcome, CommittedVersion):
+                opened = outcome.dataset
+                committed = opened and base_of(opened, uri=merger.uri, storage_options=merger.storage_options)
+                return _Done(merged=_merged(plan, planned, delta, hidden, outcome.version), base=committed)
+            newest = _newest_base(merger, outcome)
+            if outcome is None and plan.reached(newest.counters):
+                return _Done(merged=_merged(plan, planned, delta, hidden, newest.version), base=newest)
+            if not _rows_are_valid(merger, planned, newest):
+                return None
+            base = newest
     return None
+
+
+def _threads(merger: _Merger, delta: Delta, base: BaseTable) -> int:
+    """Return how many threads may write and hide rows. For few rows, a second one costs more than it saves."""
+    return merger.parallel if delta.keys + base.rows > _ROWS_FOR_THREADS else 1
 
 
 def _merged(plan: MergePlan, planned: BaseTable, delta: Delta, hidden: Iterable[Hidden], version: int) -> Merged:

@@ -79,6 +79,16 @@ class MergeBase:
     expiry: Expiry | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class KeysHere:
+    """The keys of a generation, and which of its rows are deletes; not sent to another process, which reads them."""
+
+    read: tuple[pa.Table, Flags] | None = None
+
+    def __reduce__(self) -> tuple[type[KeysHere], tuple[()]]:
+        return KeysHere, ()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
     """The rows of a generation that no newer pending generation replaces.
@@ -90,6 +100,7 @@ class Part:
         key_bytes: size of all keys.
         deleted: keys and sequences of the dead winners, as many as a file may have; None without a sequence.
         late: the highest sequence of the others (`record.sequence`); empty without one.
+        keys: of all rows, if this process has read them.
     """
 
     source: Source
@@ -100,6 +111,7 @@ class Part:
     key_bytes: int
     deleted: pa.Table | None = dataclasses.field(default=None, repr=False, compare=False)
     late: str = ""
+    keys: KeysHere = dataclasses.field(default=KeysHere(), repr=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,6 +172,7 @@ def _folded(merge_base: MergeBase, sources: tuple[Source, ...]) -> tuple[Part, .
                 key_bytes=own.nbytes,
                 deleted=deleted,
                 late=late,
+                keys=KeysHere((own, tombstones)),
             )
         )
         start += len(own)
@@ -210,9 +223,9 @@ def winning_keys(delta: Delta) -> tuple[pa.Table, Flags]:
     """Return the key columns with each key of the delta once, and whether its newest row is a tombstone."""
     keys, dead = [], []
     for part in delta.parts:
-        own, tombstones, _ = _keys_and_tombstones(delta.merge_base, part.source)
+        own, tombstones = part.keys.read or _keys_and_tombstones(delta.merge_base, part.source)[:2]
         wins = _wins(part)
-        keys.append(own.filter(pa.array(wins)))
+        keys.append(own if wins.all() else own.filter(pa.array(wins)))
         dead.append(tombstones[wins])
     return pa.concat_tables(keys), np.concatenate(dead)
 
