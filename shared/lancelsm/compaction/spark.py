@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lancelsm.common.extras import needing
+from lancelsm.common.zip_importers import forget_zip_importers
 from lancelsm.compaction.java import java_home
 from lancelsm.compaction.runner import Item, Result
 from lancelsm.errors import LsmError, Unavailable
@@ -93,6 +94,8 @@ def _attempt(function: Callable[[Item], Result], item: Item) -> Result | LsmErro
         raise
     except LsmError as error:
         return error
+    finally:
+        forget_zip_importers()  # for the next task of this worker
 
 
 def _reason(cause: Exception) -> str:

@@ -13,12 +13,12 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from lancelsm.common.duration import seconds_of
+from lancelsm.common.zip_importers import forget_zip_importers
 from lancelsm.errors import Invalid
 from lancelsm.record.schema import unknown_column
 from lancelsm.region.handle import open_configured
 from lancelsm.spark.batch_read import ReadRequest, TaskPart, declared_schema, filtered_request, parts, read_part
 from lancelsm.spark.write_rows import check_columns, write_unsorted
-from lancelsm.spark.zip_importers import forget_zip_importers
 
 _PUSHING = "pyspark.sql.worker.data_source_pushdown_filters"
 _OPTIONS = ("path", "columns", "where", "at", "ttl")

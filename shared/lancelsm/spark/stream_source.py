@@ -11,10 +11,10 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
+from lancelsm.common.zip_importers import forget_zip_importers
 from lancelsm.errors import Invalid
 from lancelsm.spark.source import matching_schema
 from lancelsm.spark.stream_read import ChangeSource, EntrySpan, StreamRequest, read_span, stream_schema
-from lancelsm.spark.zip_importers import forget_zip_importers
 
 CHANGES = "changes"
 _OPTIONS = ("path", CHANGES, "cursor", "columns", "start", "entries_per_trigger")

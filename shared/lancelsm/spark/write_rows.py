@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lancelsm.common.layout import RegionId
+from lancelsm.common.zip_importers import forget_zip_importers
 from lancelsm.errors import Ambiguous, Contended, Invalid, LsmError, Unavailable, error_context
 from lancelsm.read.transact.source_offsets import producer as producer_of
 from lancelsm.record.casts import cast_column
@@ -28,7 +29,6 @@ from lancelsm.region.handle import TableHandle, WriteTarget, open_configured
 from lancelsm.region.head import Head
 from lancelsm.region.lease import lease
 from lancelsm.routing.route import route
-from lancelsm.spark.zip_importers import forget_zip_importers
 from lancelsm.table import Table
 from lancelsm.wal.entry import Draft, draft
 from lancelsm.wal.region_writer import RegionWriters
