@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import lance
 import pytest
 
 from lancelsm.cli import main
@@ -65,6 +66,30 @@ def test_a_command_that_touches_only_the_log_loads_little(command: str, orders: 
 
     assert (done.returncode, done.stderr) == (0, "0 []\n")
     assert (as_json("get", orders, "--key", "7") is not None) == (command == "write")
+
+
+@pytest.mark.rest
+def test_a_status_loads_lance_only_for_a_base_with_indexes_or_rows_of_other_tools(orders: Path, as_json: Json) -> None:
+    script = (
+        "import sys; from lancelsm.cli import main; code = main();"
+        f"print(code, [name for name in {SLOW_TO_LOAD} if name in sys.modules], file=sys.stderr)"
+    )
+
+    def status() -> tuple[str, Any]:
+        arguments = [sys.executable, "-c", script, "status", str(orders), "--output", "json"]
+        done = subprocess.run(arguments, capture_output=True, text=True, check=False)
+        return done.stderr, json.loads(done.stdout)
+
+    assert status() == ("0 ['google.protobuf']\n", as_json("status", orders))
+
+    lance.dataset(str(orders)).create_scalar_index("state", "BTREE")
+    assert status() == ("0 ['lance', 'numpy', 'google.protobuf']\n", shown := as_json("status", orders))
+    assert [one["kind"] for one in shown["indexes"]] == ["BTREE"]
+
+    base = lance.dataset(str(orders))
+    lance.write_dataset(base.to_table(limit=2), str(orders), mode="append")
+    assert status() == ("0 ['lance', 'numpy', 'google.protobuf']\n", shown := as_json("status", orders))
+    assert "duplicate_keys" in {one["kind"] for one in shown["problems"]}
 
 
 @pytest.mark.rest

@@ -29,3 +29,15 @@ def without_numpy() -> None:
     """Never load numpy either: for a command that works without Lance. Call it before Arrow is loaded."""
     if _HIDDEN in sys.meta_path:
         _HIDDEN.names.add("numpy")
+
+
+def load_arrow_without_numpy() -> None:
+    """Load Arrow before numpy, which Lance may load later: for a command that works without Lance for most tables.
+
+    Then Arrow converts no values from or to numpy in this process.
+    """
+    if _HIDDEN in sys.meta_path:
+        _HIDDEN.names.add("numpy")
+        import pyarrow.compute  # noqa: F401
+
+        _HIDDEN.names.discard("numpy")

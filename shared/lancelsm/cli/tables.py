@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from lancelsm.cli.arguments import Uri
+from lancelsm.cli.hidden_modules import load_arrow_without_numpy
 from lancelsm.cli.indexes import index_options
 from lancelsm.cli.session import Session, command, names, pairs
 
@@ -128,13 +129,14 @@ def status(
     With --watch, as JSON a line for each reading: {"table", "base_version", "regions", "wal_rows", "wal_bytes",
     "generations", "entries_per_second", "work"}.
     """
+    if watch:
+        _watch(session, session.handle(uri))
+        return
+    load_arrow_without_numpy()
     from lancelsm.cli.text import listing, printable
     from lancelsm.common.error_text import counted
     from lancelsm.read.status import full_status
 
-    if watch:
-        _watch(session, session.handle(uri))
-        return
     with session.working("Reading"):
         status = full_status(session.handle(uri))
     found = asdict(status)
