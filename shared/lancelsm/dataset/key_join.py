@@ -44,7 +44,7 @@ class JoinedKeys:
         join = acero.HashJoinNodeOptions("inner", names, names, [_ROW], [_NUMBER])
         rows = _numbered(wanted, _ROW, np.arange(len(wanted)))
         sources = [acero.Declaration("table_source", acero.TableSourceNodeOptions(one)) for one in (rows, self._known)]
-        pairs = acero.Declaration("hashjoin", join, inputs=sources).to_table(use_threads=False)
+        pairs = acero.Declaration("hashjoin", join, inputs=sources).to_table(use_threads=True)
         found: Indexes = np.full(len(wanted), ABSENT, self._dtype)
         found[pairs[_ROW].to_numpy()] = pairs[_NUMBER].to_numpy()
         return found
