@@ -258,7 +258,7 @@ def sweep_base(handle: TableHandle, floor: Floor, tagged: Iterable[str], pins: S
     if base.fence < found.fence:  # guard: sweep needs the fence of its round
         raise Corrupt(
             "the base was restored to a version before the fence of this round",
-            remedy="Nothing was deleted. Mark a new round",
+            remedy="Nothing was deleted. Collect again",
             table=context.uri,
             version=base.version,
         )
@@ -341,7 +341,7 @@ def _raise_fence(handle: TableHandle, fence: int) -> None:
         unanswered = None
     if unanswered is not None:
         raise unanswered
-    raise Contended("other processes kept changing the base", remedy="Commit the round again", table=handle.context.uri)
+    raise Contended("other processes kept changing the base", table=handle.context.uri)
 
 
 def _drop_tags(handle: TableHandle, tagged: Iterable[str], pins: Iterable[Pin]) -> None:

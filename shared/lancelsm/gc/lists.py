@@ -117,7 +117,8 @@ def read_list(context: TableContext, key: str, *, setsum: Setsum | None = None) 
         raise Invalid(f"{key!r:.200} is not a round", remedy="Give what mark returned", field="round")
     found = context.objects.get(key)
     if found is None:
-        raise Corrupt("the list of a round is gone", remedy="Mark a new one", table=context.uri, object=key)
+        remedy = "Collect again" if setsum is None else "Restore it from a copy of the bucket"
+        raise Corrupt("the list of a round is gone", remedy=remedy, table=context.uri, object=key)
     read = Setsum.of_item(found.body)
     if setsum is not None and read != setsum:  # guard: list is the committed one
         raise Corrupt("the list of a round is not the one that was committed", table=context.uri, object=key)

@@ -44,7 +44,7 @@ def contended_if_overtaken(region: Region, head: Head) -> Iterator[None]:
         yield
     except Corrupt as error:
         if region.head().collector_round != head.collector_round:  # guard: overtaken survey is not damage
-            raise Contended("another round came first", remedy="Mark a new one", **region.where) from error
+            raise Contended("another round came first", **region.where) from error
         raise
 
 

@@ -225,7 +225,7 @@ def check_paths(paths: Iterable[str], *, below: tuple[str, ...], key: str) -> No
         if not path.startswith(below) or not is_key(path):
             raise Corrupt(
                 f"the list of a round names a path that is not its own: {path}",
-                remedy="Nothing was deleted. Scrub the region",
+                remedy="Nothing was deleted. lancelsm scrub lists all damage",
                 object=key,
                 field="items.path",
             )
@@ -247,7 +247,7 @@ def _split(
         if _is_needed(item, head, manifest, named):
             raise Corrupt(
                 f"the list of round {manifest.collector_round} has an object that the region needs",
-                remedy="Nothing was deleted. Scrub the region",
+                remedy="Nothing was deleted. lancelsm scrub lists all damage",
                 **region.where,
                 object=item.path,
             )

@@ -52,7 +52,7 @@ def verify_region(region: Region, key: str, *, pins: Sequence[Pin], progress: Pr
     head = heads.from_record(record)
     named = context.objects.get(head.manifest_key)
     if named is None:
-        raise Contended("the manifest was replaced meanwhile", remedy="Verify again", **region.where)
+        raise Contended("the manifest was replaced meanwhile", **region.where)
     manifest = manifest_codec.decode(named.body, key=head.manifest_key)
     if manifest.collector_key == key:
         return  # already verified and committed
@@ -62,7 +62,7 @@ def verify_region(region: Region, key: str, *, pins: Sequence[Pin], progress: Pr
         or listed.round.region != region.id  # guard: verified round is of the region
         or listed.round.compactions != manifest.compactions  # guard: verified round knows all compactions
     ):
-        raise Contended("another round or a compaction came first", remedy="Mark a new one", **region.where)
+        raise Contended("another round or a compaction came first", **region.where)
     with contended_if_overtaken(region, head):
         check = _Check(region, listed.round, head, manifest, pins)
         check.items()
@@ -155,7 +155,6 @@ class _Check:
             if progress.checked.get(self._region.id, 0) < item.number:  # guard: verifier keeps what is not checked
                 raise Contended(
                     f"the files of the base that have the rows of {item.path} are not checked",
-                    remedy="Mark a new round",
                     **self._region.where,
                     object=item.path,
                 )
@@ -181,7 +180,6 @@ class _Check:
             if manifest.first_position < floor and needs.first_position < floor:  # guard: verifier keeps the pinned log
                 raise Contended(
                     f"{pin.kind} {pin.name} needs the log from {needs.first_position} on",
-                    remedy="Mark a new round",
                     **self._region.where,
                 )
         taken, size, bounds = self._discarded(), 0, _bounds(manifest)
@@ -225,13 +223,13 @@ class _Check:
             if size * 100 <= self._round.log_bytes * settings.collect_share_percent:
                 raise Contended(
                     f"{what}; there were {self._round.log_bytes} when it was marked: another round was swept meanwhile",
-                    remedy="Mark a new round",
                     **self._region.where,
                     object=self._path(),
                 )
             raise Invalid(
                 what,
-                remedy="Mark a new one. To allow larger rounds, raise collect_share_percent",
+                remedy=f"Look at what it takes: lancelsm gc {self._region.context.uri}. If that is right, raise the "
+                "setting collect_share_percent",
                 **self._region.where,
                 object=self._path(),
             )
@@ -297,7 +295,7 @@ class _Check:
     def _refuse(self, item: GarbageItem, why: str) -> NoReturn:
         raise Corrupt(
             f"round {self._round.number} would delete {item.kind.value} {item.number}: {why}",
-            remedy="Nothing was deleted. Mark a new round",
+            remedy="Nothing was deleted. Collect again",
             **self._region.where,
             object=item.path,
         )
@@ -305,7 +303,6 @@ class _Check:
     def _overtaken(self, item: GarbageItem, pin: Pin) -> NoReturn:
         raise Contended(
             f"{pin.kind} {pin.name} needs {item.path}",
-            remedy="Mark a new round",
             **self._region.where,
             object=item.path,
         )
@@ -315,14 +312,14 @@ class _Check:
         if self._damaged:
             raise Corrupt(
                 f"{what}: entry {self._damaged[0]} does not have the sum that it declares",
-                remedy="Nothing was deleted. Restore the object",
+                remedy="Nothing was deleted. Restore it from a copy of the bucket",
                 **self._region.where,
                 position=self._damaged[0],
                 object=wal_entry(self._region.id, self._damaged[0]),
             )
         raise Corrupt(
             f"{what}, although each entry has the sum that it declares",
-            remedy="Nothing was deleted. An entry was replaced by another one: scrub the region",
+            remedy="Nothing was deleted. An entry was replaced by another one: restore it from a copy of the bucket",
             **self._region.where,
             position=f"{self._manifest.first_position}..{last}",
             object=f"_mem_wal/{self._region.id}/wal/",
@@ -331,7 +328,7 @@ class _Check:
     def _unbalanced(self, what: str) -> NoReturn:
         raise Corrupt(
             what,
-            remedy="Nothing was deleted. Scrub the region",
+            remedy="Nothing was deleted. lancelsm scrub lists all damage",
             **self._region.where,
             object=self._head.manifest_key,
         )

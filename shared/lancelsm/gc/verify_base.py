@@ -41,29 +41,27 @@ def verify_base(handle: TableHandle, key: str, *, pins: Iterable[Pin]) -> None:
         or listed.round.number != floor.round + 1  # guard: verified base round is the next one
         or listed.round.region is not None  # guard: verified round is of the base
     ):
-        raise Contended("another round of the base came first", remedy="Mark a new one", table=context.uri)
+        raise Contended("another round of the base came first", table=context.uri)
     found = listed.round
     newest = handle.read_base()
     check_base(newest, handle.config)  # guard: verified base is of the table
     if found.fence != newest.fence + 1:  # guard: verified fence is the next one
-        raise Contended(
-            "the fence of the base changed after the round was marked", remedy="Mark a new one", table=context.uri
-        )
+        raise Contended("the fence of the base changed after the round was marked", table=context.uri)
     if not (
         floor.version  # guard: verified base floor does not fall
         <= found.floor
         <= newest.version  # guard: verified base floor is a version
     ):
         what = f"the floor {found.floor} is not between {floor.version} and the newest version {newest.version}"
-        raise Corrupt(what, remedy="Nothing was deleted. Mark a new round", table=context.uri, object=key)
+        raise Corrupt(what, remedy="Nothing was deleted. Collect again", table=context.uri, object=key)
     named = files_in_use(handle, found.items)
     for item in found.items:
         if item.kind is GarbageKind.BASE_FILE and item.path in named:  # guard: verifier keeps named files
-            raise Contended(f"a merge has committed {item.path}", remedy="Mark a new round", table=context.uri)
+            raise Contended(f"a merge has committed {item.path}", table=context.uri)
         if why := _why_not(item, found, floor):
             raise Corrupt(
                 f"round {found.number} of the base would delete {item.path}: {why}",
-                remedy="Nothing was deleted. Mark a new round",
+                remedy="Nothing was deleted. Collect again",
                 table=context.uri,
                 object=item.path,
             )
@@ -71,7 +69,7 @@ def verify_base(handle: TableHandle, key: str, *, pins: Iterable[Pin]) -> None:
     for pin in pins:  # guard: verifier checks the pins of the base
         if pin.base_version in removed:  # guard: verifier keeps pinned versions
             what = f"{pin.kind} {pin.name} needs version {pin.base_version} of the base"
-            raise Contended(what, remedy="Mark a new round", table=context.uri)
+            raise Contended(what, table=context.uri)
 
 
 def _why_not(item: GarbageItem, found: Round, floor: Floor) -> str:
