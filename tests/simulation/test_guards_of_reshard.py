@@ -11,6 +11,7 @@ import pytest
 import lancelsm
 from lancelsm.admin import reshard as resharding
 from lancelsm.errors import Invalid
+from lancelsm.read import reader
 from lancelsm.read.transact import source_offsets
 from lancelsm.region import config as configs
 from lancelsm.region.catalog import Region
@@ -87,11 +88,62 @@ def rows_of_a_writer_at_the_end(path: Path) -> None:
 def read_of_a_table_that_is_held_open(path: Path) -> None:
     """A reader that has the table open looks up a key in its new region."""
     table = _table(path)
-    reader = lancelsm.open(table.uri)
-    assert reader.get(1)["v"].to_pylist() == [0]
+    held = lancelsm.open(table.uri)
+    assert held.get(1)["v"].to_pylist() == [0]
     table.reshard("bucket(id, 2)")
     table.upsert(_row(1, 4))
-    assert reader.get(1)["v"].to_pylist() == [4]
+    assert held.get(1)["v"].to_pylist() == [4]
+
+
+def _resharded(table: lancelsm.Table, by: lancelsm.Table) -> None:
+    """Another process writes a row and reshards the table. Then another thread of this one follows the reshard."""
+    by.upsert(_row(1, 7))
+    by.reshard("bucket(id, 2)")
+    assert table.get(2)["v"].to_pylist() == [0]
+
+
+def token_of_a_read_before_a_reshard(path: Path) -> None:
+    """The table is resharded between the view of a read and its token."""
+    table = _table(path)
+    other, get, calls = lancelsm.open(table.uri), reader.get, []
+
+    def late(*args: Any, **more: Any) -> Any:
+        found = get(*args, **more)
+        calls.append(1)
+        if len(calls) == 1:
+            _resharded(table, by=other)
+        return found
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(reader, "get", late)
+        found = table.get(1, with_token=True)
+    table.upsert(_row(1, found.rows["v"][0].as_py() + 1), if_unchanged=found.token)
+    assert table.get(1)["v"].to_pylist() == [8]
+
+
+def writes_of_rows_before_a_reshard(path: Path) -> None:
+    """The table is resharded between the read of the rows of an update, or a delete, and its entry."""
+    updated = _table(path / "updated")
+    _reshard_before_append(updated)
+    updated.update(where="id = 1", set={"v": "v + 1"})
+    assert updated.get(1)["v"].to_pylist() == [8]
+    deleted = _table(path / "deleted")
+    _reshard_before_append(deleted)
+    deleted.delete(where="id = 1 and v = 0")
+    assert deleted.get(1)["v"].to_pylist() == [7]
+
+
+def _reshard_before_append(table: lancelsm.Table) -> None:
+    other, transactions, calls = lancelsm.open(table.uri), table._transactions, []
+    append = transactions._append
+
+    def late(*args: Any, **more: Any) -> Any:
+        calls.append(1)
+        if len(calls) == 1:
+            _resharded(table, by=other)
+        return append(*args, **more)
+
+    transactions._append = late
 
 
 def base_before_the_reshard(path: Path) -> None:
@@ -99,11 +151,11 @@ def base_before_the_reshard(path: Path) -> None:
     table = _table(path)
     table.upsert(_row(1, 1))
     version = table._handle.read_base().version
-    reader = lancelsm.open(table.uri)
+    held = lancelsm.open(table.uri)
     table.reshard("bucket(id, 2)")
-    assert reader.count() == 3
+    assert held.count() == 3
     lance.dataset(table.uri, version=version).restore()
-    assert reader.scan(where="v = 1").to_arrow().num_rows == 1
+    assert held.scan(where="v = 1").to_arrow().num_rows == 1
 
 
 def stream_across_a_reshard(path: Path) -> None:
@@ -158,6 +210,14 @@ test_scenarios_pass, test_scenarios_fail_without_a_guard = with_and_without(
             rows_of_a_writer_at_the_end,
         ),
         "a read follows a reshard": ([without("read follows a reshard")], read_of_a_table_that_is_held_open),
+        "a token has the regions of its view": (
+            [without("token has the regions of its view", instead=True)],
+            token_of_a_read_before_a_reshard,
+        ),
+        "rows are read again": (
+            [without("rows that were read before a reshard are read again")],
+            writes_of_rows_before_a_reshard,
+        ),
         "moved messages are judged by their old region": (
             [without("moved message is judged by its old region")],
             anywhere(waiting_messages),

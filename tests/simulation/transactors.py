@@ -52,7 +52,9 @@ def transact(
     rows = RowsAtHead(
         region,
         ROWS,
-        read_view=lambda: table._read_with_retry(of_view, lambda: regions(table._handle.context), select=list),
+        read_view=lambda: table._read_with_retry(
+            of_view, lambda: regions(table._handle.context), spec=None, select=list
+        ),
         select=lambda found: found.filter(pa.array([key in keys for key in found["k"].to_pylist()], pa.bool_())),
     )
     try:

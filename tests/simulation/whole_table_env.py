@@ -279,7 +279,9 @@ class WholeTableEnv(TableEnv):
 
     def _content(self, table: Table) -> Content:
         context = table._handle.context
-        return table._read_with_retry(lambda view: self._of_view(view, context), lambda: regions(context), select=list)
+        return table._read_with_retry(
+            lambda view: self._of_view(view, context), lambda: regions(context), spec=None, select=list
+        )
 
     def _of_view(self, view: View, context: TableContext) -> Content:
         (of_region,) = view.regions

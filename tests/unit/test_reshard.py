@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,8 @@ from lancelsm.admin import reshard as resharding
 from lancelsm.admin.clone import clone_snapshot
 from lancelsm.admin.rebuild import rebuild
 from lancelsm.dataset.base_table import open_base
-from lancelsm.errors import Contended, Invalid
+from lancelsm.errors import Contended, Corrupt, Invalid
+from lancelsm.read import reader
 from lancelsm.read.problems import find_problems
 from lancelsm.region.catalog import SealedRegion
 from lancelsm.region.handle import TableHandle
@@ -75,6 +77,52 @@ def test_a_table_has_all_rows_in_its_new_regions(tmp_path: Path, before: str | N
     table.reshard("bucket(id, 4)")
     table.merge()
     assert _values(lancelsm.open(table.uri)) == wanted
+
+
+@pytest.mark.parametrize(
+    ("act", "wanted"),
+    [
+        (lambda table: table.get(1)["v"].to_pylist(), [1]),
+        (lambda table: table.scan(where="id = 1").to_arrow()["v"].to_pylist(), [1]),
+        (lambda table: table.count(where="id = 1 and v = 1"), 1),
+        (lambda table: table.update(where="id = 1 and v = 1", set={"v": "2"}).rows, 1),
+        (lambda table: table.delete(where="id = 1 and v = 1").rows, 1),
+    ],
+)
+def test_a_call_sees_the_new_regions_if_another_thread_of_the_table_met_the_reshard_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, act: Callable[[Table], Any], wanted: Any
+) -> None:
+    table = _create(tmp_path)
+    other = lancelsm.open(table.uri)
+    other.reshard("bucket(id, 3)")
+    _upsert(other, range(10), 1)
+    take, calls = table._views.take, list[None]()
+
+    def overtaken(*args: Any, **more: Any) -> Any:
+        view = take(*args, **more)
+        calls.append(None)
+        if len(calls) == 1:
+            assert table.get(2)["v"].to_pylist() == [1]
+        return view
+
+    monkeypatch.setattr(table._views, "take", overtaken)
+    assert act(table) == wanted
+
+
+def test_a_read_that_starts_again_follows_a_reshard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = _create(tmp_path)
+    other, get, calls = lancelsm.open(table.uri), reader.get, list[None]()
+
+    def collected(*args: Any, **more: Any) -> Any:
+        calls.append(None)
+        if len(calls) == 1:
+            other.reshard("bucket(id, 3)")
+            _upsert(other, range(10), 1)
+            raise Corrupt("a generation is gone")
+        return get(*args, **more)
+
+    monkeypatch.setattr(reader, "get", collected)
+    assert table.get(1)["v"].to_pylist() == [1]
 
 
 def test_a_table_that_is_held_open_writes_and_reads_the_new_regions(tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 
 import pyarrow as pa
@@ -13,6 +13,7 @@ from lancelsm.read.view import View
 from lancelsm.region.catalog import Region
 from lancelsm.region.handle import WriteTarget
 from lancelsm.routing.route import route
+from lancelsm.routing.spec import RegionSpec
 
 
 class KeyRegions:
@@ -20,16 +21,17 @@ class KeyRegions:
 
     Args:
         keys: the key columns.
-        find_target: returns the target of the table; called only if the regions are needed.
+        target: has the region spec that gives the regions.
     """
 
-    def __init__(self, keys: pa.Table, find_target: Callable[[], WriteTarget]) -> None:
+    def __init__(self, keys: pa.Table, target: WriteTarget) -> None:
         self._keys = keys
-        self._find_target = find_target
+        self._target = target
 
-    @cached_property
-    def _target(self) -> WriteTarget:
-        return self._find_target()
+    @property
+    def spec(self) -> RegionSpec:
+        """The region spec that gives the regions."""
+        return self._target.regions
 
     @cached_property
     def _values(self) -> list[RegionValues]:

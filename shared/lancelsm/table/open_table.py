@@ -366,30 +366,42 @@ class OpenTable:
         read: Callable[[View], T],
         list_regions: ListRegions,
         *,
+        spec: RegionSpec | None,
         select: Select | None = None,
         max_staleness: float | None = None,
     ) -> T:
-        """Read from a view. If an object of it was collected before the first row, read once more from a new view."""
+        """Read from a view. If an object of it was collected before the first row, read once more from a new view.
+
+        Args:
+            spec: the region spec by which the regions were chosen; None: they follow from none. If the table has a
+                later one, all regions are read. The spec of this object may be later: other threads change it.
+        """
+
+        def take_view(staleness: float | None = None) -> View:
+            nonlocal list_regions, select, spec
+            view = None
+            if staleness is not None:
+                view = self._views.recent(list_regions, select=select, max_staleness=staleness)
+            view = view or self._views.take(list_regions, select=select)
+            newest = self._handle.following(view.base).config.regions
+            if spec is not None and newest is not None and newest != spec:  # guard: read follows a reshard
+                self._take_regions(newest)
+                list_regions, select, spec = partial(regions, self._context), list, None
+                view = self._views.take(list_regions, select=select)
+            self._trace.viewed(view)
+            self._take_columns_of(view.base)
+            return view
+
         if self._at is not None:
             check_readable(self._context, self._at)
             with error_context(table=self.uri, snapshot=self._at.name), snapshot_errors(self._context, self._at):
                 self._trace.viewed(self._pinned)
                 return read(self._pinned)  # guard: read of a snapshot takes no newer view
         with error_context(table=self.uri):
-            view = None
             with self._trace.step("view"):
-                if max_staleness is not None:
-                    view = self._views.recent(list_regions, select=select, max_staleness=max_staleness)
-                view = view or self._views.take(list_regions, select=select)
-                spec = self._handle.following(view.base).config.regions
-                if spec is not None and spec != self.config.regions:  # guard: read follows a reshard
-                    self._take_regions(spec)
-                    list_regions, select = partial(regions, self._context), list
-                    view = self._views.take(list_regions, select=select)
-            self._trace.viewed(view)
-            self._take_columns_of(view.base)
+                view = take_view(max_staleness)
             try:
                 return read(view)
             except Corrupt:  # guard: reader takes a new view after a collection
                 self._views.forget()
-                return read(self._views.take(list_regions, select=select))
+                return read(take_view())

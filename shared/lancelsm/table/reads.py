@@ -95,8 +95,9 @@ class TableReads(TableSearch):
             order = None if order_by is None else self._with_columns(lambda: parse_order(order_by, self.schema))
         wanted = columns if order is None or columns is None else list(dict.fromkeys([*columns, *order.columns]))
         staleness = self._staleness(consistency, max_staleness)
-        list_regions, select = regions_for(where, context=self._context, config=self.config)
-        return self._read_with_retry(read, list_regions, select=select, max_staleness=staleness)
+        spec = self.config.regions
+        list_regions, select = regions_for(where, spec, context=self._context, schema=self._schema)
+        return self._read_with_retry(read, list_regions, spec=spec, select=select, max_staleness=staleness)
 
     @checked
     def count(
@@ -130,8 +131,9 @@ class TableReads(TableSearch):
             )
 
         staleness = self._staleness(consistency, max_staleness)
-        list_regions, select = regions_for(where, context=self._context, config=self.config)
-        return self._read_with_retry(read, list_regions, select=select, max_staleness=staleness)
+        spec = self.config.regions
+        list_regions, select = regions_for(where, spec, context=self._context, schema=self._schema)
+        return self._read_with_retry(read, list_regions, spec=spec, select=select, max_staleness=staleness)
 
     @checked
     def count_rows(self, where: str | None = None) -> int:
@@ -269,9 +271,8 @@ class TableReads(TableSearch):
         staleness = self._staleness(consistency, max_staleness)
         with error_context(table=self.uri):
             wanted = deletes(keys, schema=self._schema).select(list(self._schema.primary_key))
-        own = KeyRegions(wanted, lambda: self._target)
 
-        def read(view: View) -> pa.Table | RowsWithToken:
+        def read(view: View) -> tuple[pa.Table, View]:
             rows = reader.get(
                 view,
                 wanted,
@@ -281,19 +282,23 @@ class TableReads(TableSearch):
                 parallel=self._context.parallel,
                 trace=self._trace,
             )
-            if not with_token:
-                return rows
-            now = KeyRegions(wanted, lambda: self._target)  # the view may have shown that the table was resharded
-            return RowsWithToken(rows=rows, token=now.token(view, table=self.config.table))
+            return rows, view
 
         if wanted.num_rows == 0 and not with_token:
             return self.scan(columns=columns, limit=0).to_arrow()
-        if self.config.regions is None:
-            return self._read_with_retry(read, self.list_regions)
-        if staleness is None:
-            return self._read_with_retry(read, own.existing)
-        # A kept listing or the region snapshot has the regions, so no catalog is listed.
-        return self._read_with_retry(read, self.list_regions, select=own.select, max_staleness=staleness)
+        if self.config.regions is None and not with_token:
+            return self._read_with_retry(read, self.list_regions, spec=None)[0]
+        while True:
+            own = KeyRegions(wanted, self._target)
+            # A kept listing or the region snapshot has the regions, so an eventual read lists no catalog.
+            list_regions, select = (own.existing, None) if staleness is None else (self.list_regions, own.select)
+            rows, view = self._read_with_retry(
+                read, list_regions, spec=own.spec, select=select, max_staleness=staleness
+            )
+            if not with_token:
+                return rows
+            if own.spec == self._target.regions:  # guard: token has the regions of its view
+                return RowsWithToken(rows=rows, token=own.token(view, table=self.config.table))
 
     @checked
     def explain(
@@ -388,6 +393,7 @@ class TableReads(TableSearch):
             lambda view: take_lance_snapshot(view, index=index, objects=self._context.objects),
             # An index may not cover merged generations of a retired region.
             lambda: [replace(one, retired=None) for one in self.list_regions()],
+            spec=None,
             select=list,
         )
 

@@ -119,5 +119,6 @@ class TableSearch(OpenTable):
                 found = search(prepared, request, expiry=view.expiry, uri=self.uri, trace=self._trace)
                 return Rows(found.to_reader())
 
-        list_regions, select = regions_for(where, context=self._context, config=self.config)
-        return self._read_with_retry(read, list_regions, select=select, max_staleness=max_staleness)
+        spec = self.config.regions
+        list_regions, select = regions_for(where, spec, context=self._context, schema=self._schema)
+        return self._read_with_retry(read, list_regions, spec=spec, select=select, max_staleness=max_staleness)

@@ -105,15 +105,16 @@ def pruned_view(view: View, where: str | None, config: Config) -> tuple[View, li
     return replace(view, regions=tuple(one for one in view.regions if one.region in names)), skipped
 
 
-def regions_for(where: str | None, *, context: TableContext, config: Config) -> tuple[ListRegions, Select | None]:
-    """Return how to list the regions that a read with this condition needs, as `ViewCache.take` takes it.
+def regions_for(
+    where: str | None, spec: RegionSpec | None, *, context: TableContext, schema: TableSchema
+) -> tuple[ListRegions, Select | None]:
+    """Return how to list the regions of a spec that a read with this condition needs, as `ViewCache.take` takes it.
 
     If the condition names few regions, no list of all regions is read. Such a region may not exist.
     """
-    spec = config.regions
     if where is None or spec is None:
         return lambda: regions(context), list
-    keep = RegionFilter(key_boxes(where, config.schema), spec, config.schema)
+    keep = RegionFilter(key_boxes(where, schema), spec, schema)
     named = keep.named()
     if named is None:
         return lambda: regions(context), lambda listed: keep.split(listed)[0]

@@ -345,7 +345,7 @@ class _Call:
         return NewestAtHead(
             region,
             schema,
-            read_view=lambda: access.read(found, lambda: [region]),
+            read_view=lambda: access.read(found, lambda: [region], spec=None),
             select=lambda rows: rows.filter(pc.is_in(key_column(rows, schema.primary_key), value_set=own)),
         )
 

@@ -25,11 +25,12 @@ from lancelsm.read.view_cache import ListRegions, Select
 from lancelsm.record.key import key_column
 from lancelsm.record.normalize import upserts
 from lancelsm.record.schema import check_known
-from lancelsm.region.catalog import Region
+from lancelsm.region.catalog import Region, SealedRegion
 from lancelsm.region.config import Config
 from lancelsm.region.handle import WriteTarget
 from lancelsm.region.head import Head
 from lancelsm.routing.route import route
+from lancelsm.routing.spec import RegionSpec
 from lancelsm.wal.entry import Draft
 from lancelsm.wal.region_writer import NextDraft
 
@@ -37,9 +38,20 @@ T = TypeVar("T")
 
 
 class ReadView(Protocol):
-    """Reads from a view, and once more from a new view if the first one was collected."""
+    """Reads from a view, and once more from a new view if the first one was collected.
 
-    def __call__(self, read: Callable[[View], T], list_regions: ListRegions, *, select: Select | None = None) -> T: ...
+    Args:
+        spec: the region spec by which the regions were chosen. If the table has a later one, all regions are read.
+    """
+
+    def __call__(
+        self,
+        read: Callable[[View], T],
+        list_regions: ListRegions,
+        *,
+        spec: RegionSpec | None,
+        select: Select | None = None,
+    ) -> T: ...
 
 
 class Append(Protocol):
@@ -127,6 +139,7 @@ class Transactions:
             )
 
         def next_draft(region: Region, matching: pa.Table) -> Callable[[Head], Draft | Head | None]:
+            _check_is_of(spec, region)
             rows = RowsAtHead(
                 region,
                 self._schema,
@@ -136,7 +149,7 @@ class Transactions:
             )
             return Transaction(region, decide, rows=rows).draft_after
 
-        view, rows = self._matching_in_all(where, self._schema.names)
+        view, rows, spec = self._matching_in_all(where, self._schema.names)
         return self._append(rows, next_draft=next_draft, again=False)
 
     def delete(self, *, where: str) -> Committed:
@@ -145,6 +158,7 @@ class Transactions:
         columns = self._schema.primary_key
 
         def next_draft(region: Region, keys: pa.Table) -> Callable[[Head], Draft | Head | None]:
+            _check_is_of(spec, region)
             return MatchingKeys(
                 region,
                 self._schema,
@@ -153,7 +167,7 @@ class Transactions:
                 read_view=lambda: self._matching_rows(region, where, columns),
             ).delete_after
 
-        view, keys = self._matching_in_all(where, columns)
+        view, keys, spec = self._matching_in_all(where, columns)
         return self._append(keys, next_draft=next_draft, again=False)
 
     def _rows_of_keys(self, region: Region, part: pa.Table) -> RowsAtHead:
@@ -176,14 +190,17 @@ class Transactions:
         return RowsAtHead(
             region,
             self._schema,
-            read_view=lambda: self._read(found, lambda: [region]),
+            read_view=lambda: self._read(found, lambda: [region], spec=None),
             select=lambda live: live.filter(pc.is_in(key_column(live, names), value_set=own)),
         )
 
-    def _matching_in_all(self, where: str, columns: Sequence[str]) -> tuple[View, pa.Table]:
-        """Read the matching rows of all regions, with their view."""
-        list_regions, select = regions_for(where, context=self._target.context, config=self._find_config())
-        return self._read(lambda view: (view, self._matching(view, where, columns)), list_regions, select=select)
+    def _matching_in_all(self, where: str, columns: Sequence[str]) -> tuple[View, pa.Table, RegionSpec]:
+        """Read the matching rows of all regions, with their view and the region spec that was known before the read."""
+        spec = self._target.regions
+        list_regions, select = regions_for(where, spec, context=self._target.context, schema=self._schema)
+        return self._read(
+            lambda view: (view, self._matching(view, where, columns), spec), list_regions, spec=spec, select=select
+        )
 
     def _matching_rows(self, region: Region, where: str, columns: Sequence[str]) -> ViewedRows:
         """Read the matching rows of one region. The base has rows of all regions."""
@@ -193,9 +210,18 @@ class Transactions:
             own = [part.rows for part in route(rows, self._target.regions) if part.values == region.values]
             return ViewedRows.of(own[0] if own else rows.slice(0, 0), view, region)
 
-        return self._read(found, lambda: [region])
+        return self._read(found, lambda: [region], spec=None)
 
     def _matching(self, view: View, where: str, columns: Sequence[str]) -> pa.Table:
         check_known(self._schema, view.base.schema.version)  # guard: transaction reads rows under its own columns
         needed, _ = pruned_view(view, where, self._find_config())
         return reader.scan(needed, uri=self._uri, columns=columns, where=where).read_all()
+
+
+def _check_is_of(spec: RegionSpec, region: Region) -> None:
+    """Raise `SealedRegion` if the rows of a write were read before a reshard that made this region.
+
+    Their view says nothing of what the old regions got after it.
+    """
+    if region.number != spec.number:  # guard: rows that were read before a reshard are read again
+        raise SealedRegion("the table was resharded since the rows were read", remedy="Retry", **region.where)
