@@ -146,6 +146,17 @@ def _reshard_before_append(table: lancelsm.Table) -> None:
     transactions._append = late
 
 
+def atomic_transaction_that_a_reshard_would_split(path: Path) -> None:
+    """Two keys that were in one region are in two after a reshard, which a process that holds the table open meets."""
+    rows = [{"id": key, "v": 0} for key in range(9)]
+    table = lancelsm.create(path / "table", rows, primary_key="id", regions="bucket(id, 1)")
+    table.upsert(_row(1, 1))
+    lancelsm.open(table.uri).reshard("identity(id)")
+    with pytest.raises(Invalid, match="several regions"):
+        table.transact([1, 2], lambda current: _row(1, 2) + _row(2, 2), atomic=True)
+    assert sorted(table.get([1, 2])["v"].to_pylist()) == [0, 1]
+
+
 def base_before_the_reshard(path: Path) -> None:
     """Lance restores the base to a version before the reshard, under a reader that holds the table open."""
     table = _table(path)
@@ -213,6 +224,10 @@ test_scenarios_pass, test_scenarios_fail_without_a_guard = with_and_without(
         "a token has the regions of its view": (
             [without("token has the regions of its view", instead=True)],
             token_of_a_read_before_a_reshard,
+        ),
+        "an atomic transaction is not split": (
+            [without("reshard does not split an atomic transaction")],
+            atomic_transaction_that_a_reshard_would_split,
         ),
         "rows are read again": (
             [without("rows that were read before a reshard are read again")],

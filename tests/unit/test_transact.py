@@ -110,7 +110,7 @@ def test_a_call_that_is_refused_writes_nothing(tmp_path: Path) -> None:
         (lambda: table.transact([0], lambda current: [row(1)]), "id 1, which the transaction did not read"),
         (lambda: table.transact([0], lambda current: Edits(deletes=[1])), "id 1, which the transaction did not read"),
         (lambda: table.transact([0], lambda current: [{"id": 0}]), "column 'n' is missing"),
-        (lambda: table.transact(range(4), lambda current: None, atomic=True), "the keys are in 2 regions"),
+        (lambda: table.transact(range(4), lambda current: None, atomic=True), "the keys are in several regions"),
         (lambda: table.transact([0], lambda current: table.delete([0])), "can't write to the table"),
         (lambda: table.transact([0], lambda current: (table.delete(key) for key in [0])), "can't write to the table"),
         (lambda: table.transact([0], "n + 1"), "fn is a str"),

@@ -18,7 +18,6 @@ from lancelsm.read.transact.read_token import decode_token
 from lancelsm.record.normalize import deletes, partial_upserts, readable_again, upserts
 from lancelsm.record.schema import TableSchema, conform, names_now
 from lancelsm.region.catalog import check_takes_plain_writes
-from lancelsm.routing.route import route
 from lancelsm.table.open_table import OpenTable
 from lancelsm.wal.writer import Writer
 
@@ -145,12 +144,6 @@ class TableWrites(OpenTable):
             given, _ = self._converted(keys, lambda data, schema: deletes(data, schema=schema))
             if not callable(fn):
                 raise Invalid(f"fn is a {type(fn).__name__}", remedy="Give a function of a pyarrow table", field="fn")
-            if atomic and len(regions := route(given, self._target.regions)) > 1:
-                raise Invalid(
-                    f"the keys are in {len(regions)} regions, and a transaction is atomic in one region only",
-                    remedy="Give keys of one region, or leave out atomic for one transaction per region",
-                    field="atomic",
-                )
 
             def write() -> Committed:
                 schema = self._schema
@@ -163,7 +156,8 @@ class TableWrites(OpenTable):
                     finally:
                         self._in_function.active = False
 
-                return self._transactions_of(schema).over_keys(all_keys, decide_by(call, schema, all_keys=all_keys))
+                decide = decide_by(call, schema, all_keys=all_keys)
+                return self._transactions_of(schema).over_keys(all_keys, decide, atomic=atomic)
 
             return self._with_columns(write)
 

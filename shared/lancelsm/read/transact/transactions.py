@@ -14,6 +14,7 @@ from lancelsm.common.layout import RegionId
 from lancelsm.common.write_result import Committed
 from lancelsm.dataset.assignments import read_assignments
 from lancelsm.dataset.conditions import read_condition
+from lancelsm.errors import Invalid
 from lancelsm.read import reader
 from lancelsm.read.pruning.region_pruning import pruned_view, regions_for
 from lancelsm.read.transact.matching_keys import MatchingKeys
@@ -96,6 +97,7 @@ class Transactions:
         *,
         reads_rows: bool = True,
         since: Mapping[RegionId, LogPoint] | None = None,
+        atomic: bool = False,
     ) -> Committed:
         """Append what is decided from the live rows of the given keys.
 
@@ -104,10 +106,13 @@ class Transactions:
             decide: returns the decision for the given rows of one region.
             reads_rows: False: the decision needs no live rows, and gets None.
             since: points in the logs; no given key may have been written after them.
+            atomic: raise `Invalid` if the keys are in several regions.
 
         Raises: the same errors as `Table.transact`.
         """
         begun: list[Transaction] = []
+        if atomic and len(route(given, self._target.regions)) > 1:  # before a region is created
+            raise _in_several_regions()
         if since is not None:
             target = self._target
             directory, parts = target.directory, route(given, target.regions)
@@ -116,6 +121,8 @@ class Transactions:
             check_covered(since, found)  # guard: token that lacks a region writes to none
 
         def next_draft(region: Region, part: pa.Table) -> Callable[[Head], Draft | Head | None]:
+            if atomic and part.num_rows < given.num_rows:  # guard: reshard does not split an atomic transaction
+                raise _in_several_regions()
             rows = self._rows_of_keys(region, part) if reads_rows else None
             if since is not None:
                 check_not_resharded(since, [region], self._target)
@@ -216,6 +223,14 @@ class Transactions:
         check_known(self._schema, view.base.schema.version)  # guard: transaction reads rows under its own columns
         needed, _ = pruned_view(view, where, self._find_config())
         return reader.scan(needed, uri=self._uri, columns=columns, where=where).read_all()
+
+
+def _in_several_regions() -> Invalid:
+    return Invalid(
+        "the keys are in several regions, and a transaction is atomic in one region only",
+        remedy="Give keys of one region, or leave out atomic for one transaction per region",
+        field="atomic",
+    )
 
 
 def _check_is_of(spec: RegionSpec, region: Region) -> None:
