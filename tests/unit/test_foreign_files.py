@@ -19,7 +19,7 @@ from lancelsm.admin import create
 from lancelsm.admin.adopt import adopt
 from lancelsm.admin.clone import clone_snapshot
 from lancelsm.admin.create import create_table
-from lancelsm.admin.foreign import first_foreign, first_foreign_data
+from lancelsm.admin.foreign_files import first_foreign, first_foreign_data
 from lancelsm.common.layout import OWN_DIRECTORIES
 from lancelsm.errors import Invalid
 from lancelsm.objects.open import open_store

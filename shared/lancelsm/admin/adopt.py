@@ -13,7 +13,7 @@ from pathlib import Path
 
 from lancelsm.admin.create import check_free, sharding_of
 from lancelsm.admin.fencing import fence_lance
-from lancelsm.admin.foreign import first_foreign_data, not_free
+from lancelsm.admin.foreign_files import first_foreign_data, not_free
 from lancelsm.admin.foreign_shards import OnConflict, adopt_shards, check_placed
 from lancelsm.admin.rebuild import newest_published, rebuild, regions_in_storage
 from lancelsm.admin.reshard import install_spec

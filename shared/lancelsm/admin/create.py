@@ -17,7 +17,7 @@ from typing import Any
 import pyarrow as pa
 
 from lancelsm.admin.create_indexes import build_indexes, read_indexes
-from lancelsm.admin.foreign import first_foreign, not_free
+from lancelsm.admin.foreign_files import first_foreign, not_free
 from lancelsm.common import settings as setting
 from lancelsm.common.layout import CLONE, CONFIG, DROPPING, OWN_DIRECTORIES, RESTORED, TableId, table_id
 from lancelsm.common.setsum import Setsum

@@ -34,13 +34,12 @@ _OWNER_MAX_LENGTH = 100
 _NOTE_DIGITS = 10
 SINCE_UNKNOWN = "0"
 
-_TEXT_FIELDS = frozenset(
-    {"owner", "nonce", "manifest_key", "manifest_nonce", "status", "entry_setsum"}
-    | {"dirty", "stopped", "waiting", "compacted", "log_since", "merge_since", "ordered"}
-)
-# absent from the record if they are empty
-_SCHEMA = "schema_version"  # absent in version 1
+# Absent from the record if they are empty.
 _OPTIONAL_FIELDS = ("dirty", "stopped", "waiting", "compacted", "log_since", "merge_since", "ordered")
+_TEXT_FIELDS = frozenset(
+    {"owner", "nonce", "manifest_key", "manifest_nonce", "status", "entry_setsum", *_OPTIONAL_FIELDS}
+)
+_SCHEMA = "schema_version"  # absent in version 1
 _EMPTY: Record = {**dict.fromkeys(_OPTIONAL_FIELDS, ""), _SCHEMA: FIRST_VERSION}
 _REASON_MAX_LENGTH = 200  # a head stays below 1 KB
 _SPAN = re.compile(r"([0-9]+)-([0-9]+)")
