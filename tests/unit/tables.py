@@ -46,6 +46,26 @@ def three_levels(path: Path, *, ports: Ports | None = None, **options: Any) -> T
     return table
 
 
+ORDERS = [
+    {"id": 1, "state": "new", "total": 2.5},
+    {"id": 2, "state": "paid", "total": None},
+    {"id": 3, "state": "new", "total": 9.0},
+    {"id": 4, "state": "void", "total": 2.5},
+]
+
+
+def orders(path: Path) -> Table:
+    """A table with two rows in the base and two in the log: those of `ORDERS`."""
+    made = lancelsm.create(path / "orders", pa.Table.from_pylist(ORDERS[:2]), primary_key="id")
+    made.upsert(ORDERS[2:])
+    return made
+
+
+def ids(rows: lancelsm.Rows) -> list[int]:
+    """Read the rows of a scan, and return their `id` in order."""
+    return list(rows.to_arrow()["id"].to_pylist())
+
+
 def by_key(rows: pa.Table) -> dict[int, Any]:
     """Map each `id` to its `v`, in key order."""
     return dict(sorted(zip(rows["id"].to_pylist(), rows["v"].to_pylist(), strict=True)))

@@ -1,51 +1,33 @@
-"""What users of other tables expect of a table: counts, heads, order, frames, notebooks, pickles, and async writers."""
+"""Calls of a table beside reads and writes: frames, pickles, notebooks, and whole tables by object or location."""
 
 from __future__ import annotations
 
-import asyncio
-import inspect
 import pickle
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
 
 import lancelsm
 from lancelsm import testing
 from lancelsm.common.layout import CONFIG
 from lancelsm.errors import Invalid
-from lancelsm.read.ordering import in_order, parse_order
 from lancelsm.table import Table
 from tests.simulation.faults import FakeClock
-
-ROWS = [
-    {"id": 1, "state": "new", "total": 2.5},
-    {"id": 2, "state": "paid", "total": None},
-    {"id": 3, "state": "new", "total": 9.0},
-    {"id": 4, "state": "void", "total": 2.5},
-]
+from tests.unit.tables import ORDERS, ids, orders
 
 
 @pytest.fixture
 def table(tmp_path: Path) -> Table:
-    """Two rows in the base and two in the log."""
-    made = lancelsm.create(str(tmp_path / "orders"), pa.Table.from_pylist(ROWS[:2]), primary_key="id")
-    made.upsert(ROWS[2:])
-    return made
-
-
-def ids(rows: Any) -> list[int]:
-    return list(rows.to_arrow()["id"].to_pylist())
+    return orders(tmp_path)
 
 
 @pytest.mark.rest
 def test_a_table_has_the_reads_of_other_tables(table: Table) -> None:
     assert (table.count_rows(), table.count_rows("state = 'new'"), table.count_rows(where="id > 9")) == (4, 2, 0)
     assert [table.head(n).num_rows for n in (0, 3, 9)] == [0, 3, 4]
-    assert sorted(table.to_arrow().to_pylist(), key=lambda row: row["id"]) == ROWS
+    assert sorted(table.to_arrow().to_pylist(), key=lambda row: row["id"]) == ORDERS
     assert sum(batch.num_rows for batch in table.to_batches()) == 4
     assert sorted(table.to_pandas()["id"]) == [1, 2, 3, 4]
     assert sorted(table.to_polars()["id"]) == [1, 2, 3, 4]
@@ -53,76 +35,6 @@ def test_a_table_has_the_reads_of_other_tables(table: Table) -> None:
     table.delete([4])
     assert relation.filter("state <> 'paid'").aggregate("sum(id)").fetchall() == [(4,)]  # as of the query
     assert table.scan(where="id < 3").to_duckdb().aggregate("count(*)").fetchall() == [(2,)]
-
-
-@pytest.mark.parametrize(
-    ("order_by", "expected"),
-    [
-        ("id", [1, 2, 3, 4]),
-        ("id desc", [4, 3, 2, 1]),
-        ("total, id DESC", [4, 1, 3, 2]),
-        (["total desc", "id asc"], [3, 1, 4, 2]),
-        (["state", "id"], [1, 3, 2, 4]),
-    ],
-)
-@pytest.mark.parametrize("limit", [None, 0, 3, 9])
-def test_a_scan_sorts_its_rows(table: Table, order_by: Any, expected: list[int], limit: int | None) -> None:
-    assert ids(table.scan(order_by=order_by, limit=limit)) == expected[:limit]
-    rows = table.scan(order_by=order_by, limit=limit, columns=["id"], where="id <> 3").to_arrow()
-    assert rows.column_names == ["id"]
-    assert rows["id"].to_pylist() == [one for one in expected if one != 3][:limit]
-
-
-@pytest.mark.parametrize(
-    ("order_by", "message"),
-    [("totl", "Did you mean 'total'"), ("", "Columns are"), ([], "Name each column once"), ("id, id desc", "once")],
-)
-def test_a_wrong_order_is_invalid(table: Table, order_by: Any, message: str) -> None:
-    with pytest.raises(Invalid, match=message) as raised:
-        table.scan(order_by=order_by)
-    assert raised.value.where["table"] == table.uri
-
-
-def test_a_column_whose_type_has_no_order_is_invalid() -> None:
-    schema = pa.schema([("tags", pa.list_(pa.string())), ("a desc", pa.int64())])
-    with pytest.raises(Invalid, match="can't be sorted by column 'tags'"):
-        parse_order("tags", schema)
-    assert parse_order("a desc", schema).keys == (("a desc", "ascending"),)
-
-
-def test_nan_and_null_come_last_and_dictionaries_are_sorted_by_value() -> None:
-    rows = pa.table(
-        {
-            "f": pa.array([float("nan"), 1.0, None, 2.0]),
-            "kind.of": pa.array(["b", "a", None, "c"]).dictionary_encode(),
-            "at": [0, 1, 2, 3],
-        }
-    )
-
-    def order(text: str) -> list[int]:
-        return list(
-            in_order(rows.to_reader(), parse_order([text], rows.schema), limit=None).read_all()["at"].to_pylist()
-        )
-
-    assert (order("f"), order("f desc")) == ([1, 3, 0, 2], [3, 1, 0, 2])
-    assert (order("kind.of"), order("kind.of desc")) == ([1, 0, 3, 2], [3, 0, 1, 2])
-
-
-def test_a_limit_bounds_the_rows_in_memory() -> None:
-    schema = pa.schema([("n", pa.int64())])
-    alive: list[int] = []
-
-    def batches() -> Iterator[pa.RecordBatch]:
-        before = pa.total_allocated_bytes()
-        for part in range(12):
-            yield pa.record_batch([pa.array(range(part * 50_000, (part + 1) * 50_000), pa.int64())], schema=schema)
-            alive.append(pa.total_allocated_bytes() - before)
-
-    stream = pa.RecordBatchReader.from_batches(schema, batches())
-    rows = in_order(stream, parse_order("n desc", schema), limit=2).read_all()
-
-    assert rows["n"].to_pylist() == [599_999, 599_998]
-    assert max(alive) < 8 * 50_000 * 8  # of 12 batches
 
 
 @pytest.mark.parametrize(
@@ -141,7 +53,7 @@ def test_a_missing_package_is_named_with_the_command_that_installs_it(
 @pytest.mark.parametrize(("regions", "size"), [(8, 8), (0, 4), (True, 4), (["id"], 4)])
 def test_a_number_of_regions_is_answered_with_a_region_spec(tmp_path: Path, regions: Any, size: int) -> None:
     with pytest.raises(Invalid, match=rf'regions="bucket\(id, {size}\)"'):
-        lancelsm.create(str(tmp_path / "t"), ROWS, primary_key=["id"], regions=regions)
+        lancelsm.create(str(tmp_path / "t"), ORDERS, primary_key=["id"], regions=regions)
     assert not (tmp_path / "t").exists()
 
 
@@ -155,7 +67,7 @@ def test_a_pickled_table_opens_the_same_table(table: Table) -> None:
     assert ids(copy.scan(order_by="id")) == [2, 3, 4]
     copy.claim(copy.list_regions()[0], owner="other")
     with pytest.raises(lancelsm.Fenced):
-        table.upsert(ROWS[0])
+        table.upsert(ORDERS[0])
     assert ids(pickle.loads(pickle.dumps(table.at("monday"))).scan(order_by="id")) == [1, 2, 3, 4]
     assert pickle.loads(pickle.dumps(table.at(1))).at_version == 1
 
@@ -171,77 +83,6 @@ def test_a_notebook_shows_levels_and_lag(table: Table) -> None:
 
     lancelsm.drop(table.uri)
     assert "Invalid: " in table._repr_html_()
-
-
-def test_a_writer_works_in_async_code(table: Table) -> None:
-    async def write() -> int:
-        async with table.writer() as writer:
-            done = await asyncio.gather(*(writer.submit_async({**ROWS[0], "id": number}) for number in range(10, 20)))
-        with pytest.raises(Invalid, match="closed"):
-            writer.submit(ROWS[0])
-        return sum(one.rows for one in done)
-
-    assert asyncio.run(write()) == 10
-    assert table.count_rows() == 14
-
-
-def test_a_table_works_in_async_code(table: Table) -> None:
-    async def use() -> list[Any]:
-        async with await lancelsm.open_async(table.uri) as opened:
-            await opened.upsert({**ROWS[0], "id": 9})
-            await opened.delete([4])
-            counts = await asyncio.gather(opened.count_rows("id > 2"), opened.count(where="id = 4"))
-            batches = [batch async for batch in await opened.scan(columns=["id"], order_by="id desc", limit=3)]
-            (row,) = (await opened.get([9])).to_pylist()
-            rows = await (await opened.scan(where="id = 1")).to_arrow()
-            return [*counts, [one for batch in batches for one in batch["id"].to_pylist()], row["id"], rows.num_rows]
-
-    assert asyncio.run(use()) == [2, 0, [9, 3, 2], 9, 1]
-
-
-def test_open_async_has_the_arguments_of_open() -> None:
-    assert (
-        inspect.signature(lancelsm.open_async).parameters.keys() == inspect.signature(lancelsm.open).parameters.keys()
-    )
-
-
-def test_the_event_loop_goes_on_while_a_call_runs(table: Table) -> None:
-    ticks: list[int] = []
-
-    async def tick() -> None:
-        while True:
-            ticks.append(1)
-            await asyncio.sleep(0)
-
-    async def use() -> int:
-        ticking = asyncio.create_task(tick())
-        counted = await lancelsm.AsyncTable(table).count()
-        ticking.cancel()
-        return counted
-
-    assert asyncio.run(use()) == 4
-    assert len(ticks) > 2  # of a call in the loop itself: 1
-
-
-def test_a_version_that_is_open_in_async_code_is_released(table: Table) -> None:
-    async def use() -> lancelsm.AsyncTable:
-        async with await lancelsm.AsyncTable(table).at(1) as opened:
-            assert await opened.count_rows() == 2
-        return opened
-
-    opened = asyncio.run(use())
-    with pytest.raises(Invalid):
-        opened.table.count()
-
-
-def test_an_error_of_a_write_ends_the_async_context(table: Table) -> None:
-    async def write() -> None:
-        async with table.writer() as writer:
-            table.seal(table.list_regions()[0])
-            writer.submit({**ROWS[0], "total": 1.0})
-
-    with pytest.raises(Invalid, match="sealed"):
-        asyncio.run(write())
 
 
 def test_a_clone_and_an_optimize_are_methods(table: Table, tmp_path: Path) -> None:
@@ -316,7 +157,7 @@ def test_rows_show_their_columns_in_a_notebook_and_stay_unread(table: Table) -> 
 
 def test_names_are_completed(table: Table) -> None:
     namespace = lancelsm.connect(Path(table.uri).parent)
-    namespace.create("more", ROWS, primary_key="id")
+    namespace.create("more", ORDERS, primary_key="id")
     assert namespace._ipython_key_completions_() == ["more"]
     plain = {name for name in dir(lancelsm) if not name.startswith("__")}
     assert plain == {*lancelsm.__all__, "client", "errors", "spark", "testing"}
@@ -331,7 +172,7 @@ def test_an_explanation_is_text_in_a_notebook(table: Table) -> None:
 def test_a_test_opens_tables_on_its_own_ports(tmp_path: Path) -> None:
     clock = FakeClock()
     ports = testing.Ports(clock=clock)
-    made = testing.create_on(ports, tmp_path / "t", ROWS, primary_key="id")
+    made = testing.create_on(ports, tmp_path / "t", ORDERS, primary_key="id")
     opened = testing.open_on(ports, made.uri, settings={"flush_rows": 7})
 
     assert (made._handle.context.clock, opened._handle.context.clock) == (clock, clock)
