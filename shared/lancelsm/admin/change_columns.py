@@ -99,7 +99,7 @@ def holding_base(context: TableContext) -> Iterator[None]:
             except Contended as error:
                 busy = error
         else:
-            raise busy or Contended("the base could not be locked", remedy="Retry", table=context.uri)
+            raise busy or Contended("the base could not be locked", table=context.uri)
         yield
 
 

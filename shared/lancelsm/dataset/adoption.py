@@ -73,4 +73,4 @@ def write_facts(base: BaseTable, facts: Mapping[str, str], *, stating: Stating |
     metadata = {**base.metadata, **facts}
     outcome = commit(Base.of(base), changed={}, new=(), metadata=metadata, properties={}, stating=stating)
     if isinstance(outcome, Preempted):
-        raise Contended("another process committed to the base first", remedy="Retry", table=base.uri)
+        raise Contended("another process committed to the base first", table=base.uri)

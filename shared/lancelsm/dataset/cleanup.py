@@ -79,7 +79,7 @@ def named_files(*, uri: str, version: int, storage_options: StorageOptions = Non
         dataset = open_dataset(uri=uri, version=version, storage_options=storage_options)
     except VersionGone as error:
         what = f"version {version} of the base was removed meanwhile"
-        raise Contended(what, remedy="Retry", table=uri) from error
+        raise Contended(what, table=uri) from error
     with read_errors("the base's fragments can't be read", table=uri):
         fragments = [fragment.metadata for fragment in dataset.get_fragments()]
         metadata = dataset.schema.metadata or {}

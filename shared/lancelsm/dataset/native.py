@@ -155,7 +155,7 @@ def retry_removed(act: Callable[[], T], *, what: str, table: str) -> T:
             if error.message == last_message:
                 raise
             last_message = error.message
-    raise Contended(f"other processes kept removing {what} while they were listed", remedy="Retry", table=table)
+    raise Contended(f"other processes kept removing {what} while they were listed", table=table)
 
 
 def translated(cause: Exception, *, doing: str, **where: str) -> LsmError | None:

@@ -58,7 +58,6 @@ def check_files(handle: TableHandle, *, write: bool) -> Checked:
                 raise
     raise Contended(
         "other processes kept removing versions of the base while their files were checked",
-        remedy="Retry",
         table=handle.context.uri,
     )
 

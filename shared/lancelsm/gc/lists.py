@@ -99,7 +99,7 @@ def write_list(context: TableContext, found: Round) -> RoundList:
     key = round_list(found.region, found.number, context.ids.nonce())
     body = encode(found)
     if put_once(context.objects, key, body, attempts=context.budget().attempts()) is None:
-        raise Unavailable("the list of a round could not be written", remedy="Retry", table=context.uri, object=key)
+        raise Unavailable("the list of a round could not be written", table=context.uri, object=key)
     return RoundList(key=key, setsum=Setsum.of_item(body), round=found)
 
 

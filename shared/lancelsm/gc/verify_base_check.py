@@ -58,7 +58,7 @@ def verified_check(handle: TableHandle) -> Checked | None:
     except Corrupt as error:
         if str((context.registry.read(key) or {}).get("base_checked", "")) != text:
             what = "another collection checked the base meanwhile"
-            raise Contended(what, remedy="Retry", table=context.uri) from error
+            raise Contended(what, table=context.uri) from error
         if not exists(base):  # it was removed meanwhile, with files that only it names
             return None
         raise

@@ -140,9 +140,7 @@ def set_cursor(context: TableContext, name: str, *, start: PositionAt, only: Reg
             if pins.named(context, "cursor", name) is None:  # guard: cursor of another creator is set
                 raise
             # Another process created it first.
-    raise Contended(
-        "a collection or a consumer of the cursor came first", remedy="Retry", table=context.uri, cursor=name
-    )
+    raise Contended("a collection or a consumer of the cursor came first", table=context.uri, cursor=name)
 
 
 def _try_move(context: TableContext, before: Pin, start: PositionAt, only: RegionId | None) -> Pin | None:

@@ -249,8 +249,8 @@ def change_record(context: TableContext, pin: Pin, *, expect: Fields, change: Fi
         if isinstance(outcome, SwapLost):
             if outcome.record is not None and matches(outcome.record, change):
                 return
-            raise Contended(f"the {pin.kind} was changed or removed meanwhile", remedy="Retry", table=context.uri)
-    raise Unavailable(f"the {pin.kind}'s record could not be written", remedy="Retry", table=context.uri)
+            raise Contended(f"the {pin.kind} was changed or removed meanwhile", table=context.uri)
+    raise Unavailable(f"the {pin.kind}'s record could not be written", table=context.uri)
 
 
 def forget(context: TableContext, pin: PinIdentity) -> None:

@@ -96,7 +96,7 @@ def _renewed(handle: TableHandle, pin: Pin, expires: Callable[[], float | None] 
             return pins.update_pin(  # guard: snapshot is kept by a swap
                 context, replace(found, expires=expires() if expires else found.expires)
             )
-    raise Contended("other processes kept changing the snapshot", remedy="Retry", table=context.uri, snapshot=pin.name)
+    raise Contended("other processes kept changing the snapshot", table=context.uri, snapshot=pin.name)
 
 
 def drop_snapshot(handle: TableHandle, name: str) -> None:
@@ -151,7 +151,7 @@ def find_snapshot(context: TableContext, name: str) -> Pin:
         ):
             raise Corrupt("records of the snapshot are missing", remedy="Drop it", table=context.uri, snapshot=name)
         incomplete = pin.nonce
-    raise Contended("the snapshot kept changing", remedy="Retry", table=context.uri, snapshot=name)
+    raise Contended("the snapshot kept changing", table=context.uri, snapshot=name)
 
 
 def renewal_step(

@@ -151,7 +151,7 @@ def stage(
     key = staged_manifest(region.id, manifest.version, region.context.ids.nonce())
     body = manifest_codec.encode(manifest) if body is None else body
     if put_once(region.context.objects, key, body, attempts=budget.attempts()) is None:
-        raise Unavailable("the manifest could not be staged", remedy="Retry", **region.where, object=key)
+        raise Unavailable("the manifest could not be staged", **region.where, object=key)
     return Staged(key=key, manifest=manifest, body=body)
 
 
@@ -166,7 +166,7 @@ def publish(region: Region, staged: Staged, *, budget: Budget) -> None:
     key = published_manifest(region.id, version)
     found = put_once(region.context.objects, key, staged.body, attempts=budget.attempts())
     if found is None:
-        raise Unavailable("the manifest could not be published", remedy="Retry", **region.where, object=key)
+        raise Unavailable("the manifest could not be published", **region.where, object=key)
     if found != staged.body:
         raise _not_in_registry(region, version)
     _raise_hint(region, version)

@@ -106,7 +106,7 @@ def _stop(region: Region, head: Head, reason: str) -> None:
             return
         outcome = region.swap(step)
         head = outcome if isinstance(outcome, Head) else region.head_after(outcome)
-    raise Contended("the region could not be stopped", remedy="Retry", **region.where)
+    raise Contended("the region could not be stopped", **region.where)
 
 
 def _change_of_schema(base: BaseTable, config: Config) -> str:

@@ -132,7 +132,7 @@ def _take(context: TableContext, key: Key, holder: Nonce, name: str) -> int:
         unknown = outcome.cause if isinstance(outcome, SwapUnknown) else ""
     if unknown:
         raise Unavailable(f"the lease {name!r} can't be taken: {unknown}", table=context.uri)
-    raise Contended(f"other processes kept taking the lease {name!r}", remedy="Retry", table=context.uri)
+    raise Contended(f"other processes kept taking the lease {name!r}", table=context.uri)
 
 
 def _release(context: TableContext, key: Key, holder: Nonce, version: int) -> None:

@@ -66,7 +66,7 @@ def begin_resharding(context: TableContext, spec: RegionSpec) -> Resharding:
         change = _record(Resharding(spec=spec, done=False, version=version))
         expect = None if found is None else {"version": found.version}
         context.registry.swap(reshard_key(context.table), expect=expect, change=change)
-    raise Contended("other processes kept resharding the table", remedy="Retry", table=context.uri)
+    raise Contended("other processes kept resharding the table", table=context.uri)
 
 
 def finish_resharding(context: TableContext, found: Resharding) -> None:

@@ -176,7 +176,6 @@ class ObjectRegistry:
             return SwapUnknown(cause=f"{name}: {cause}")
         raise Contended(
             f"other writers were faster for {self._budget_seconds:g} s",
-            remedy="Retry",
             record=f"{key.partition}/{key.sort}",
         )
 

@@ -105,7 +105,7 @@ def keep(uri: str, body: bytes, storage_options: Mapping[str, str] | None = None
     budget = Budget(clock=SystemClock(), ids=SystemIds(), seconds=_WRITE_SECONDS)
     found = put_once(store, name, body, attempts=budget.attempts())
     if found is None:
-        raise Unavailable("the store did not answer", remedy="Retry", object=uri)
+        raise Unavailable("the store did not answer", object=uri)
     return found
 
 

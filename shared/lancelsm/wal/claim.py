@@ -144,7 +144,7 @@ def add_to_catalog(region: Region, *, budget: Budget) -> None:
         key = region_key(context.table, region.id)
         if not isinstance(context.registry.swap(key, expect=None, change=catalog_record(region)), SwapUnknown):
             return
-    raise Unavailable("the region could not be added to the catalog", remedy="Retry", **region.where)
+    raise Unavailable("the region could not be added to the catalog", **region.where)
 
 
 def _exists(region: Region) -> bool:
