@@ -209,7 +209,7 @@ def compact_parts(
     try:
         built, index_number = _write(region, schema, parts, read, write, sum_of)
     except LsmError:
-        if _is_overtaken(region, began, parts):  # guard: superseded compaction raises no error
+        if _is_superseded(region, began, parts):  # guard: superseded compaction raises no error
             return None
         raise
     step = partial(
@@ -226,7 +226,7 @@ def compact_parts(
     return None if isinstance(done, Superseded) else (built, done.manifest)
 
 
-def _is_overtaken(region: Region, began: Manifest, parts: Sequence[FlushedGeneration]) -> bool:
+def _is_superseded(region: Region, began: Manifest, parts: Sequence[FlushedGeneration]) -> bool:
     """Return whether the commit would be superseded: then a sweep may have deleted what is read or written."""
     _, now = newest(region, region.head())
     listed = {g.path for g in now.generations}

@@ -171,7 +171,7 @@ def flush(
         return []
     except LsmError as error:
         # If another flush has taken the number, this directory is an orphan, and a sweep may already have deleted it.
-        if _is_dead(region, manifest):  # guard: superseded flush raises no error
+        if _is_superseded(region, manifest):  # guard: superseded flush raises no error
             return []
         failure = error
     if failure is not None and not (written and _is_proven(tail, entries)):
@@ -221,7 +221,7 @@ def _log_since(written: _Written, head: Head) -> Since | None:
     return None if at is None else Since(first=written.range.last + 1, at=int(at))
 
 
-def _is_dead(region: Region, began: Manifest) -> bool:
+def _is_superseded(region: Region, began: Manifest) -> bool:
     """Return whether another flush took the generation number or the entries that this one began with."""
     _, manifest = newest(region, region.head())
     return (manifest.current_generation, manifest.replay_after) != (began.current_generation, began.replay_after)
