@@ -85,7 +85,7 @@ def test_a_lost_registry_is_corrupt_and_never_an_empty_log(tmp_path: Path, regio
         table.merge,
         lambda: table.upsert([row(3)]),
     ):
-        with pytest.raises(Corrupt, match="registry rebuild"):
+        with pytest.raises(Corrupt, match=f"registry rebuild {location}"):
             read()
 
     assert rows_of(rebuild_and_open(location)) == [row(1), row(2)]
@@ -191,7 +191,7 @@ def test_rows_acknowledged_under_an_older_copy_of_the_registry_never_count_as_me
     head = behind.list_regions()[0].head()
 
     if merges:
-        with pytest.raises(Corrupt, match="registry rebuild"):
+        with pytest.raises(Corrupt, match=f"registry rebuild {behind.uri}"):
             rows_of(behind)
 
     # Then nothing was committed, and the remedy restores all rows

@@ -206,7 +206,7 @@ def _merge(merger: _Merger) -> Merged:
     if stale is not None:
         raise Corrupt(
             "the base has merged more generations than the region's head has",
-            remedy="Run `lancelsm registry rebuild` with all writers stopped",
+            remedy=f"Stop all writers, then: lancelsm registry rebuild {merger.uri}",
             table=merger.uri,
             region=stale.region,
         )

@@ -395,7 +395,7 @@ def _record(handle: TableHandle) -> Record:
     if record is None:
         raise Corrupt(
             "the registry does not know the table",
-            remedy=f"Stop all writers, then: lancelsm registry rebuild {context.uri}",
+            remedy=context.rebuild_remedy,
             table=context.uri,
         )
     return record

@@ -131,7 +131,7 @@ class _Check:
         ):
             raise Corrupt(
                 "the base has merged more generations than the region's head has",
-                remedy="Run `lancelsm registry rebuild` with all writers stopped",
+                remedy=self._region.context.rebuild_remedy,
                 **self._region.where,
             )
         listed = {

@@ -31,8 +31,6 @@ from lancelsm.region import head as heads
 from lancelsm.region.head import Head, RegionState, Swap
 from lancelsm.registry import Record, Registry, SwapApplied, SwapLost, SwapUnknown, Value, number
 
-_REBUILD = "Run `lancelsm registry rebuild` with all writers stopped"
-
 A = TypeVar("A")
 B = TypeVar("B")
 
@@ -58,6 +56,11 @@ class TableContext:
     budget_seconds: float = 30.0
     ordered: bool = False  # the configuration names columns that order change events
     parallel: int = 16  # maximum number of threads; 1: run in the caller's thread, in order
+
+    @property
+    def rebuild_remedy(self) -> str:
+        """What to do if the registry does not fit the objects of the table."""
+        return f"Stop all writers, then: lancelsm registry rebuild {self.uri}"
 
     def budget(self) -> Budget:
         """Return the retry budget of an operation that starts now."""
@@ -143,14 +146,14 @@ class Region:
         if not is_staged_manifest(head.manifest_key, self.id):
             raise Corrupt(
                 f"the head names an object that is no staged manifest of this region: {head.manifest_key}",
-                remedy=_REBUILD,
+                remedy=self.context.rebuild_remedy,
                 object=head.manifest_key,
                 field="manifest_key",
             )
         return head
 
     def _missing_head(self) -> Corrupt:
-        return Corrupt("the region has no head", remedy=_REBUILD, **self.where)
+        return Corrupt("the region has no head", remedy=self.context.rebuild_remedy, **self.where)
 
 
 def check_not_dropped(context: TableContext) -> None:
@@ -190,7 +193,7 @@ def check_known(context: TableContext) -> None:
         check_not_dropped(context)
         raise Corrupt(
             "the registry does not know the table",
-            remedy=f"Stop all writers, then: lancelsm registry rebuild {context.uri}",
+            remedy=context.rebuild_remedy,
             table=context.uri,
         )
 
@@ -282,7 +285,7 @@ def region_from_record(context: TableContext, region: RegionId, record: Record) 
     except (KeyError, ValueError, TypeError) as error:
         raise Corrupt(
             f"the catalog record of the region is unreadable: {error!r}",
-            remedy=f"Stop all writers, then: lancelsm registry rebuild {context.uri}",
+            remedy=context.rebuild_remedy,
             table=context.uri,
             region=region,
         ) from error

@@ -184,7 +184,7 @@ def ensure_unused(region: Region) -> None:
     if (hint is not None and decode_hint(hint.body) > 1) or objects.get(second) is not None:
         raise Corrupt(
             "the registry does not know the region, but its manifests exist",
-            remedy=f"Stop all writers, then: lancelsm registry rebuild {region.context.uri}",
+            remedy=region.context.rebuild_remedy,
             **region.where,
         )
 
@@ -199,7 +199,7 @@ def _load_named(region: Region, head: Head, *, budget: Budget) -> CommittedManif
         if fresh.manifest_key == head.manifest_key:
             raise Corrupt(
                 "the manifest that the head names is gone",
-                remedy="Restore it from a copy of the bucket, or stop all writers and run `lancelsm registry rebuild`",
+                remedy=f"Restore it from a copy of the bucket. Without a copy: {region.context.rebuild_remedy}",
                 **region.where,
                 object=head.manifest_key,
             )

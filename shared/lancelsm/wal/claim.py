@@ -206,7 +206,7 @@ def _check_counts(region: Region, head: Head, totals: LogTotals) -> None:
         if getattr(head, name) != getattr(totals, name):  # guard: claim checks the counts of the head
             raise Corrupt(
                 f"{name} is {getattr(head, name)} in the head, {getattr(totals, name)} in manifest and log",
-                remedy=f"Stop all writers, then: lancelsm registry rebuild {region.context.uri}",
+                remedy=region.context.rebuild_remedy,
                 **region.where,
                 position=Position(head.next_position - 1),
                 object=head.manifest_key,

@@ -216,7 +216,7 @@ def _check_consistent(region: Region, end: LogEnd, manifest: Manifest) -> None:
     if broken:
         raise Corrupt(
             f"manifest and head contradict each other: {'; '.join(broken)}",
-            remedy=f"Restore the object. Or stop all writers, then: lancelsm registry rebuild {region.context.uri}",
+            remedy=f"Restore the object from a copy of the bucket. Without a copy: {region.context.rebuild_remedy}",
             **region.where,
             position=manifest.replay_after,
             object=end.manifest_key,

@@ -193,7 +193,7 @@ def advance_head(region: Region, step: Swap) -> Head | SwapLost | registry.SwapU
         if other:
             raise Corrupt(
                 f"the head does not have the values that were written to it: {', '.join(other)} differs",
-                remedy=f"Stop all writers, then: lancelsm registry rebuild {region.context.uri}",
+                remedy=region.context.rebuild_remedy,
                 **region.where,
                 position=Position(outcome.next_position - 1),
             )
