@@ -186,7 +186,7 @@ STEPS = ["_seal", "_merge_rest", "_commit_spec", "install_spec", "create_region"
 @pytest.mark.one_case
 @pytest.mark.parametrize("step", STEPS)
 def test_a_reshard_that_crashed_is_finished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str) -> None:
-    table = _create(tmp_path, settings={"retry_budget_seconds": 1})
+    table = _create(tmp_path)
     _upsert(table, range(5), 1)
     held = lancelsm.open(table.uri)
     with monkeypatch.context() as patched:
