@@ -267,7 +267,12 @@ def skipped_regions(
         return found + [SkippedRegion(region=one.id, why="none of the keys is in the region") for one in left_out]
     if where is None or config.regions is None:
         return found
-    return found + RegionFilter(key_boxes(where, config.schema), config.regions, config.schema).split(left_out)[1]
+    keep = RegionFilter(key_boxes(where, config.schema), config.regions, config.schema)
+    return found + [
+        SkippedRegion(region=one.id, why="no key of the region meets the condition")
+        for one in left_out
+        if not keep.needs(one.spec_id, one.values)
+    ]
 
 
 def _rows(number: int) -> str:

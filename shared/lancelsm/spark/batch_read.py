@@ -267,7 +267,7 @@ def _unkept(handle: TableHandle, request: ReadRequest, part: TaskPart, schema: p
 
 def _batches(handle: TableHandle, request: ReadRequest, part: TaskPart, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     view = _views.of(handle, part)
-    needed, _ = pruned_view(view, request.where, handle.config)
+    needed = pruned_view(view, request.where, handle.config.regions)
     if part.regions:
         needed = replace(needed, regions=tuple(one for one in needed.regions if one.region in part.regions))
     rows = reader.scan(

@@ -250,7 +250,7 @@ class OpenTable:
     def _transactions(self) -> Transactions:
         return Transactions(
             lambda: self._target,
-            lambda: self.config,
+            schema=self._schema,
             read=self._read_with_retry,
             append=self._append,
             kept=self._views.kept,

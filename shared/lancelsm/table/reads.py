@@ -71,7 +71,7 @@ class TableReads(TableSearch):
         """
 
         def read(view: View) -> Rows:
-            needed, _ = pruned_view(view, where, self.config)
+            needed = pruned_view(view, where, self.config.regions)
             self._trace.viewed(needed)
             stream = reader.scan(
                 needed,
@@ -119,7 +119,7 @@ class TableReads(TableSearch):
         """
 
         def read(view: View) -> int:
-            needed, _ = pruned_view(view, where, self.config)
+            needed = pruned_view(view, where, self.config.regions)
             self._trace.viewed(needed)
             return reader.count(
                 needed,

@@ -112,7 +112,7 @@ class TableSearch(OpenTable):
         where = None if isinstance(request.text, str) else request.where
 
         def read(view: View) -> Rows:
-            needed, _ = pruned_view(view, where, self.config)
+            needed = pruned_view(view, where, self.config.regions)
             self._trace.viewed(needed)
             prepared = Prepared.of(needed, self._views.kept, uri=self.uri, trace=self._trace)
             with self._trace.step("search"):

@@ -2,16 +2,15 @@
 
 The region follows from the key alone. So every row that meets a condition, and every newer or older row of its key, is
 in the base or in such a region, and a read that leaves out the other regions returns the same rows. Regions of an
-earlier region spec are sealed and merged before a table gets another one (`admin.adopt`).
+earlier region spec are sealed and merged before a table gets another one (`admin.reshard`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from itertools import product
 from math import prod
-from typing import Protocol, TypeVar
 
 from lancelsm.common.layout import RegionId, RegionValues
 from lancelsm.read.pruning.key_boxes import Boxes
@@ -21,24 +20,11 @@ from lancelsm.read.view_cache import ListRegions, Select
 from lancelsm.record.ordered import from_ordered
 from lancelsm.record.schema import TableSchema
 from lancelsm.region.catalog import Directory, TableContext, regions
-from lancelsm.region.config import Config
 from lancelsm.routing.possible import possible_values
 from lancelsm.routing.spec import RegionSpec
 from lancelsm.routing.value import arrow_type, as_ordered, encoded
 
 _MOST_NAMED = 32  # up to this number, regions are read without a list of all regions
-
-
-class _Placed(Protocol):
-    @property
-    def id(self) -> RegionId: ...
-    @property
-    def spec_id(self) -> int: ...
-    @property
-    def values(self) -> RegionValues: ...
-
-
-P = TypeVar("P", bound=_Placed)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,25 +70,14 @@ class RegionFilter:
             found |= {tuple(zip(self._names, one, strict=True)): None for one in product(*columns)}
         return list(found) if len(found) <= _MOST_NAMED else None
 
-    def split(self, found: Sequence[P]) -> tuple[list[P], list[SkippedRegion]]:
-        """Return the regions that may have such a key, and the others."""
-        kept, skipped = [], []
-        for region in found:
-            if self.needs(region.spec_id, region.values):
-                kept.append(region)
-            else:
-                skipped.append(SkippedRegion(region=region.id, why="no key of the region meets the condition"))
-        return kept, skipped
 
-
-def pruned_view(view: View, where: str | None, config: Config) -> tuple[View, list[SkippedRegion]]:
-    """Return a view without the regions that a read with this condition does not need, and what was left out."""
-    if where is None or config.regions is None:
-        return view, []
-    keep = RegionFilter(key_boxes(where, view.base.schema), config.regions, view.base.schema)
-    kept, skipped = keep.split([_InView(one.region, one.manifest.spec_id, one.manifest.values) for one in view.regions])
-    names = {one.id for one in kept}
-    return replace(view, regions=tuple(one for one in view.regions if one.region in names)), skipped
+def pruned_view(view: View, where: str | None, spec: RegionSpec | None) -> View:
+    """Return a view without the regions of this spec that a read with this condition does not need."""
+    if where is None or spec is None:
+        return view
+    keep = RegionFilter(key_boxes(where, view.base.schema), spec, view.base.schema)
+    needed = (one for one in view.regions if keep.needs(one.manifest.spec_id, one.manifest.values))
+    return replace(view, regions=tuple(needed))
 
 
 def regions_for(
@@ -117,13 +92,6 @@ def regions_for(
     keep = RegionFilter(key_boxes(where, schema), spec, schema)
     named = keep.named()
     if named is None:
-        return lambda: regions(context), lambda listed: keep.split(listed)[0]
+        return lambda: regions(context), lambda listed: [one for one in listed if keep.needs(one.spec_id, one.values)]
     directory = Directory(context, spec_id=spec.spec_id)
     return lambda: [directory.named(values) for values in named], None
-
-
-@dataclass(frozen=True, slots=True)
-class _InView:
-    id: RegionId
-    spec_id: int
-    values: RegionValues

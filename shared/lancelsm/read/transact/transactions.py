@@ -25,9 +25,8 @@ from lancelsm.read.view import View
 from lancelsm.read.view_cache import ListRegions, Select
 from lancelsm.record.key import key_column
 from lancelsm.record.normalize import upserts
-from lancelsm.record.schema import check_known
+from lancelsm.record.schema import TableSchema, check_known
 from lancelsm.region.catalog import Region, SealedRegion
-from lancelsm.region.config import Config
 from lancelsm.region.handle import WriteTarget
 from lancelsm.region.head import Head
 from lancelsm.routing.route import route
@@ -65,22 +64,22 @@ class Transactions:
     """The transactions of one open table.
 
     Args:
-        find_target, find_config: return the table with its newest region spec that this process has met.
+        find_target: returns the table with the newest region spec that this process has met.
+        schema: the columns of the table.
         kept: keeps pages of key filters.
     """
 
     def __init__(
         self,
         find_target: Callable[[], WriteTarget],
-        find_config: Callable[[], Config],
         *,
+        schema: TableSchema,
         read: ReadView,
         append: Append,
         kept: BoundedCache,
     ) -> None:
         self._find_target = find_target
-        self._find_config = find_config
-        self.schema = self._schema = find_config().schema
+        self.schema = self._schema = schema
         self._uri = find_target().context.uri
         self._read = read
         self._append = append
@@ -221,7 +220,7 @@ class Transactions:
 
     def _matching(self, view: View, where: str, columns: Sequence[str]) -> pa.Table:
         check_known(self._schema, view.base.schema.version)  # guard: transaction reads rows under its own columns
-        needed, _ = pruned_view(view, where, self._find_config())
+        needed = pruned_view(view, where, self._target.regions)
         return reader.scan(needed, uri=self._uri, columns=columns, where=where).read_all()
 
 
