@@ -199,7 +199,9 @@ def __getattr__(name: str) -> object:
         from importlib import metadata  # noqa: PLC0415 - slow, and few processes ask for it
 
         return metadata.version("lancelsm")
-    raise AttributeError(f"module 'lancelsm' has no attribute {name!r}")
+    from lancelsm.common.other_names import MODULE, other_name  # noqa: PLC0415 - few processes need it
+
+    raise other_name("lancelsm", name, MODULE) or AttributeError(f"module 'lancelsm' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:

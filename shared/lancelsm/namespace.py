@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from lancelsm.common.argument_checks import checked
 from lancelsm.common.layout import CONFIG
+from lancelsm.common.other_names import NAMESPACE, other_name
 from lancelsm.common.row_types import ArrowLike
 from lancelsm.common.task_pool import TaskPool
 from lancelsm.errors import Invalid
@@ -41,6 +42,13 @@ class Namespace:
     def __init__(self, root: str, *, storage_options: Mapping[str, str] | None) -> None:
         self._root = root
         self._storage_options = storage_options
+
+    if not TYPE_CHECKING:  # type checkers report a name that is missing
+
+        def __getattr__(self, name: str) -> object:
+            if error := other_name("a namespace", name, NAMESPACE):
+                raise error
+            return object.__getattribute__(self, name)  # raises the error that Python has for it
 
     def __repr__(self) -> str:
         return f"<lancelsm.Namespace {self._root!r}>"

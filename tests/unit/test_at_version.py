@@ -7,7 +7,7 @@ import subprocess
 import sys
 import threading
 from contextlib import suppress
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, timezone
 
 import lance
 import pytest
@@ -70,6 +70,8 @@ def rows_of(handle, pin):
         ("1970-01-01T00:01:00Z", AtTime(time=60.0)),
         ("1970-01-01T02:01:00.500+02:00", AtTime(time=60.5)),
         ("19700101T000100Z", AtTime(time=60.0)),
+        (datetime(1970, 1, 1, 0, 1, tzinfo=UTC), AtTime(time=60.0)),
+        (datetime(1970, 1, 1, 2, 1, tzinfo=timezone(timedelta(hours=2))), AtTime(time=60.0)),
     ],
 )
 def test_a_number_is_a_version_and_a_time_needs_a_zone(at, meant):
@@ -81,6 +83,21 @@ def test_what_is_neither_text_nor_a_positive_number_is_refused(at):
     with pytest.raises(Invalid, match="at is ") as refused:
         parse_at(at)
     assert refused.value.where["field"] == "at"
+
+
+def test_a_datetime_without_a_zone_is_refused():
+    with pytest.raises(Invalid, match="the time 2026-11-01T00:00:00 has no zone"):
+        parse_at(datetime(2026, 11, 1))  # noqa: DTZ001 - what is refused
+
+
+def test_a_table_opens_at_the_times_of_its_history(tmp_path):
+    table = lancelsm.create(tmp_path / "orders", [{"id": 1}], primary_key="id")
+    before = table.history()[-1]
+    table.delete([1])
+    table.run()
+
+    assert table.at(before.time).count() == 1
+    assert table.at(table.history()[-1].time).count() == 0
 
 
 def test_digits_are_a_version_where_everything_is_text():

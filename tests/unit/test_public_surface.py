@@ -28,6 +28,8 @@ ANY = {
     "client.Client.query": "each value of a row has the type that JSON gives it",
     "client.Client.search": "each value of a row has the type that JSON gives it",
     "client.ReadRows": "each value of a row has the type that JSON gives it",
+    "AsyncRows.to_pylist": "each value of a row has the type that pyarrow gives it",
+    "Rows.to_pylist": "each value of a row has the type that pyarrow gives it",
 }
 INTERNAL = {"LanceQuery", "Scannable"}  # protocols: the query objects of Lance, and what a source needs of a table
 

@@ -18,8 +18,8 @@ from lancelsm.region.handle import TableHandle
 if TYPE_CHECKING:  # it loads Lance
     from lancelsm.dataset.cleanup import StoredVersion
 
-At = str | int
-"""The name of a snapshot, the number of a version of the base, or a time with its zone."""
+At = str | int | datetime
+"""The name of a snapshot, the number of a version of the base, or a time with its zone, also as text."""
 
 _MOST = 2**63 - 1
 
@@ -46,11 +46,17 @@ class AtSnapshot:
 
 
 def parse_at(at: object) -> AtVersion | AtTime | AtSnapshot:
-    """Parse an `at`: an integer is a version, text with `T` and a zone is a time, other text is a snapshot's name.
+    """Parse an `at`: an integer is a version, a datetime or text with `T` and a zone is a time, other text a snapshot.
 
     Raises:
-        Invalid: it is neither text nor an integer from 1.
+        Invalid: it is neither text, an integer from 1 nor a datetime with a zone.
     """
+    if isinstance(at, datetime):
+        if at.utcoffset() is None:
+            raise Invalid(
+                f"the time {at.isoformat()} has no zone", remedy="Give one, such as datetime.now(UTC) has", field="at"
+            )
+        return AtTime(time=at.timestamp())
     if isinstance(at, str):
         time = _time(at)
         return AtSnapshot(name=at) if time is None else AtTime(time=time)

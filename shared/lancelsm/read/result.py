@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from importlib import import_module
 from itertools import chain
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from lancelsm.common.extras import needing
 from lancelsm.common.html import records_html
+from lancelsm.common.other_names import ROWS, other_name
 from lancelsm.errors import Invalid
 from lancelsm.read.peers import duckdb_of, polars_of
 
@@ -29,6 +30,13 @@ class Rows:
     def __init__(self, stream: pa.RecordBatchReader) -> None:
         self._stream = stream
         self._taken = False
+
+    if not TYPE_CHECKING:  # type checkers report a name that is missing
+
+        def __getattr__(self, name: str) -> object:
+            if error := other_name("a read", name, ROWS):
+                raise error
+            return object.__getattribute__(self, name)  # raises the error that Python has for it
 
     def __repr__(self) -> str:
         return f"<lancelsm.Rows {self.schema.names}: read them once, with to_arrow() or to_pandas()>"
@@ -56,6 +64,10 @@ class Rows:
     def to_arrow(self) -> pa.Table:
         """Read the rows into a table of Arrow."""
         return self._take().read_all()
+
+    def to_pylist(self) -> list[dict[str, Any]]:
+        """Read the rows into a list of dicts."""
+        return self.to_arrow().to_pylist()
 
     def _take(self) -> pa.RecordBatchReader:
         """Return the stream once. A second reader would silently get only the remaining rows."""

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar
 
 import pyarrow as pa
 
+from lancelsm.common.other_names import TABLE, other_name
 from lancelsm.history.at import At
 from lancelsm.read.result import Rows
 from lancelsm.table import Table
@@ -67,6 +68,10 @@ class AsyncRows:
         """Read the rows into a table of Arrow."""
         return await asyncio.to_thread(self._rows.to_arrow)
 
+    async def to_pylist(self) -> list[dict[str, Any]]:
+        """Read the rows into a list of dicts."""
+        return await asyncio.to_thread(self._rows.to_pylist)
+
     async def to_pandas(self) -> DataFrame:
         """Return a pandas DataFrame. Raise `Invalid` if pandas is not installed."""
         return await asyncio.to_thread(self._rows.to_pandas)
@@ -89,6 +94,15 @@ class AsyncTable:
 
     def __init__(self, table: Table) -> None:
         self.table = table
+
+    if not TYPE_CHECKING:  # type checkers report a name that is missing
+
+        def __getattr__(self, name: str) -> object:
+            if not name.startswith("_") and callable(getattr(Table, name, None)):
+                raise AttributeError(f"an AsyncTable has no {name!r}. Use asyncio.to_thread(table.table.{name}, ...)")
+            if error := other_name("an AsyncTable", name, TABLE):
+                raise error
+            return object.__getattribute__(self, name)  # raises the error that Python has for it
 
     def __repr__(self) -> str:
         return f"<lancelsm.AsyncTable of {self.table!r}>"

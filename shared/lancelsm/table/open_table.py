@@ -7,12 +7,13 @@ import weakref
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cached_property, partial
-from typing import Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import pyarrow as pa
 
 from lancelsm.common.argument_checks import checked
 from lancelsm.common.bounded_cache import BoundedCache
+from lancelsm.common.other_names import TABLE, other_name
 from lancelsm.common.read_trace import NO_TRACE, Trace
 from lancelsm.common.settings import Settings
 from lancelsm.common.write_result import Committed
@@ -72,6 +73,13 @@ class OpenTable:
             skew_seconds=handle.settings.skew_allowance_seconds,
         )
 
+    if not TYPE_CHECKING:  # type checkers report a name that is missing
+
+        def __getattr__(self, name: str) -> object:
+            if error := other_name("a table", name, TABLE):
+                raise error
+            return object.__getattribute__(self, name)  # raises the error that Python has for it
+
     @property
     def uri(self) -> str:
         """The location of the table."""
@@ -125,9 +133,9 @@ class OpenTable:
         keeps it from being collected until `close`, until the returned object is freed, or until its process ends.
 
         Args:
-            at: an integer is a version of the base, as `history` lists them. Text with `T` and a zone, such as
-                `2026-11-01T00:00:00Z`, is a time: it means the newest version that was committed until then. Other
-                text is a snapshot's name.
+            at: an integer is a version of the base, as `history` lists them. A datetime with a zone, or text with
+                `T` and a zone, such as `2026-11-01T00:00:00Z`, is a time: it means the newest version that was
+                committed until then. Other text is a snapshot's name.
 
         Raises:
             Invalid: the snapshot is not found or has expired; the version was collected or does not exist yet, or is
