@@ -11,7 +11,8 @@ import pytest
 from pyarrow import csv as arrow_csv
 
 import lancelsm
-from tests.cli.console import COMMAND, ORDERS, Json, Run
+from lancelsm.cli.text import document_csv
+from tests.cli.console import COMMAND, ORDERS, Json, Run, lines
 
 HEADER, *ROWS = ['"id","state","price"', '1,"new",1.5', '2,"paid",', '3,"żółć ✓",2.5']
 
@@ -83,12 +84,25 @@ def test_a_document_as_csv_is_its_first_list_or_one_row(orders: Path, run: Run, 
     assert run("get", orders, "--key", "99", "--output", "csv").out == ""
 
 
+def test_null_and_empty_text_stay_apart_in_csv(orders: Path, run: Run, tmp_path: Path) -> None:
+    run("write", orders, "-", stdin=lines({"id": 7, "state": "", "price": None}, {"id": 8, "state": None, "price": 2}))
+    for key in ("7", "8"):
+        printed = run("get", orders, "--key", key, "--output", "csv").out
+        file = tmp_path / "row.csv"
+        file.write_text(printed)
+        before = run("get", orders, "--key", key, "--output", "json").out
+        assert run("write", orders, file).code == 0
+        assert run("get", orders, "--key", key, "--output", "json").out == before
+    assert document_csv([{"a": 'x,"y"\n', "b": None}, {"a": "", "b": True}]) == 'a,b\n"x,""y""\n",\n"",true\n'
+    assert document_csv([{"a": None}]) == 'a\n""\n'
+
+
 def test_changes_as_csv_have_one_header(orders: Path, run: Run) -> None:
     for number in (7, 8):
         run("delete", orders, "--key", str(number))
-    lines = run("tail", orders, "--output", "csv").out.splitlines()
+    printed = run("tail", orders, "--output", "csv").out.splitlines()
 
-    assert [line.count("_region") for line in lines] == [1, 0, 0]
+    assert [line.count("_region") for line in printed] == [1, 0, 0]
 
 
 def test_the_environment_has_the_default_of_output(orders: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,6 +26,7 @@ from lancelsm.cli import (
     table_report,
     tables,
 )
+from lancelsm.cli.help import AllCommands, Group
 from lancelsm.cli.session import OutputOption, ProfileOption, StorageOptions, VerboseOption, remember
 
 PANELS = {
@@ -41,6 +42,7 @@ PANELS = {
 _PANEL = {name: panel for panel, names in PANELS.items() for name in names.split()}
 
 app = typer.Typer(
+    cls=AllCommands,
     help="A log-structured merge tree in front of Lance tables: durable upserts in, consistent reads out.",
     epilog="Exit codes: 0 success, 1 invalid, 2 usage, 3 contended or fenced, 4 corrupt, 5 ambiguous, 6 unavailable, "
     "130 interrupted, 141 stdout closed. LANCELSM_TRACEBACK=1 prints the traceback of an error.",
@@ -104,4 +106,4 @@ for name, group, summary in (
     ("cursor", changes.group, "List, set and drop cursors: named positions in the change stream."),
 ):
     group.callback()(remember)
-    app.add_typer(group, name=name, help=summary, no_args_is_help=True, rich_help_panel=_PANEL[name])
+    app.add_typer(group, cls=Group, name=name, help=summary, no_args_is_help=True, rich_help_panel=_PANEL[name])

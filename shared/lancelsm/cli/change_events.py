@@ -42,7 +42,7 @@ class BadRow(StrEnum):
 def apply(  # noqa: PLR0917 - one for each option
     session: Session,
     uri: Uri,
-    files: Annotated[list[str], typer.Argument(metavar="FILE...", help="JSON lines, in order; - is stdin.")],
+    files: Annotated[list[str], typer.Argument(metavar="FILE", help="JSON lines, in order; - is stdin.")],
     format: Annotated[EventFormat, typer.Option("--format", help="The format of the events.")] = EventFormat.ROWS,  # noqa: A002
     sequence_by: Annotated[
         str | None,

@@ -116,7 +116,7 @@ def optimize(session: Session, uri: Uri) -> None:
 @command(commands, "run", example="lancelsm run orders users --forever --serve 9090")
 def run(
     session: Session,
-    uris: Annotated[list[str], typer.Argument(metavar="URI...", help="The tables: paths, or URLs of object stores.")],
+    uris: Annotated[list[str], typer.Argument(metavar="URI", help="The tables: paths, or URLs of object stores.")],
     forever: Annotated[
         bool, typer.Option("--forever", help="Do what is due by each table's settings, and collect, until stopped.")
     ] = False,

@@ -36,7 +36,7 @@ def write(
     files: Annotated[
         list[str],
         typer.Argument(
-            metavar="FILE...", help="Parquet, CSV, JSON lines or Arrow, written in order; - is JSON lines on stdin."
+            metavar="FILE", help="Parquet, CSV, JSON lines or Arrow, written in order; - is JSON lines on stdin."
         ),
     ],
     if_absent: Annotated[bool, typer.Option("--if-absent", help="Write only rows whose keys have no row.")] = False,

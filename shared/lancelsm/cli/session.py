@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from lancelsm.cli.help import Command
 from lancelsm.cli.profile import Output, load_profile
 
 if TYPE_CHECKING:
@@ -217,7 +218,7 @@ def command(app: typer.Typer, name: str, *, example: str) -> Callable[[Callable[
         run.__signature__ = signature  # type: ignore[attr-defined]
         run.__annotations__ = {found.name: found.annotation for found in signature.parameters.values()}
         text = _LINE_BREAK.sub(" ", inspect.getdoc(function) or "")
-        app.command(name, help=_MARKUP.sub(r"\\[", text), epilog=f"Example: {example}")(run)
+        app.command(name, cls=Command, help=_MARKUP.sub(r"\\[", text), epilog=f"Example: {example}")(run)
         return function
 
     return register

@@ -136,7 +136,7 @@ def backup(
 def restore(
     session: Session,
     source: Annotated[str, typer.Argument(metavar="FROM", help="A backup, or with --at the table: a path or a URL.")],
-    uri: Annotated[str | None, typer.Argument(metavar="[TO]", help="The new table, made from the backup.")] = None,
+    uri: Annotated[str | None, typer.Argument(metavar="TO", help="The new table, made from the backup.")] = None,
     at: Annotated[
         str | None,
         typer.Option("--at", metavar="NAME|VERSION|TIME", help="The state that the table gets again, in place."),

@@ -98,7 +98,7 @@ def list_tables(
 
     with session.working("Listing"):
         found = list(connect(root, storage_options=session.storage_options))
-    session.show(found, lambda: "\n".join(found) or f"no table in {root}")
+    session.show(found, lambda: "\n".join(found) or f"no table in {root}; only those in NAME.lance are listed")
 
 
 def _index(text: str) -> tuple[str, dict[str, Any]]:
@@ -243,7 +243,7 @@ def history(
 def config_get(
     session: Session,
     uri: Uri,
-    wanted: Annotated[list[str] | None, typer.Argument(metavar="[KEY]...", help="Only these settings.")] = None,
+    wanted: Annotated[list[str] | None, typer.Argument(metavar="KEY", help="Only these settings.")] = None,
 ) -> None:
     """Show the settings in use for a table, and where each value comes from.
 
@@ -271,7 +271,7 @@ def config_get(
 def config_set(
     session: Session,
     uri: Uri,
-    settings: Annotated[list[str], typer.Argument(metavar="KEY=VALUE...", help="Settings and their new values.")],
+    settings: Annotated[list[str], typer.Argument(metavar="KEY=VALUE", help="Settings and their new values.")],
 ) -> None:
     """Change settings of a table. Settings that are not named keep their values.
 

@@ -10,6 +10,7 @@ if TYPE_CHECKING:  # rich is slow to load, and only what prints a table needs it
     from rich.text import Text
 
 _CONTROLS = {**{code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160))}, 9: "\\t", 10: "\\n", 13: "\\r"}
+_QUOTED = frozenset(',"\r\n')  # characters of a field of CSV that has quotes
 _ESCAPED = str.maketrans({**_CONTROLS, ord("\\"): "\\\\"})
 
 
@@ -78,14 +79,15 @@ def document_csv(document: object) -> str:
         filled = [found for found in lists if found and all(isinstance(one, dict) for one in found)]
         if filled or lists in ([[]], [()]):
             records = filled[0] if filled else []
-    import csv
-    import io
-
     rows = [one if isinstance(one, dict) else {"value": one} for one in records]
-    text = io.StringIO()
     columns = list(dict.fromkeys(name for row in rows for name in row))
-    if columns:
-        writer = csv.writer(text, lineterminator="\n")
-        writer.writerow(columns)
-        writer.writerows([None if row.get(name) is None else plain(row[name]) for name in columns] for row in rows)
-    return text.getvalue()
+    lines = [columns, *([row.get(name) for name in columns] for row in rows)] if columns else []
+    return "".join(f"{','.join(map(_csv_field, line)) or _csv_field('')}\n" for line in lines)
+
+
+def _csv_field(value: object) -> str:
+    """Return a field of CSV. Null is empty, and empty text has quotes, so that `write` keeps them apart."""
+    text = "" if value is None else plain(value)
+    if (value is not None and not text) or not _QUOTED.isdisjoint(text):
+        return '"' + text.replace('"', '""') + '"'
+    return text
