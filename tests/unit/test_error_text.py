@@ -47,6 +47,8 @@ def test_every_value_has_a_short_text(value: object, text: str) -> None:
     [
         ("stat", "Did you mean 'state'? Columns: id, state, Total"),
         ("TOTAL", "Did you mean 'Total'? Columns: id, state, Total"),
+        ("To", "Did you mean 'Total'? Columns: id, state, Total"),
+        ("", "Columns: id, state, Total"),
         ("nothing", "Columns: id, state, Total"),
         ("x" * 10_000, "Columns: id, state, Total"),
         (7, "Columns: id, state, Total"),

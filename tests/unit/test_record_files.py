@@ -170,7 +170,7 @@ def test_the_error_for_a_broken_file_names_the_file(tmp_path, name):
 
 
 def test_a_missing_file_is_refused(tmp_path):
-    with pytest.raises(Invalid, match=r"none.csv can't be read as csv: No such file or directory \["):
+    with pytest.raises(Invalid, match=r"there is no file .*none.csv \["):
         read_file(str(tmp_path / "none.csv"), schema=None)
 
 

@@ -35,7 +35,7 @@ from lancelsm.record.rowsum import row_setsum
 from lancelsm.record.schema import TableSchema, check_names, declare_primary_key, numbered
 from lancelsm.record.ttl import parse_ttl
 from lancelsm.region import config as configs
-from lancelsm.region.config import Config
+from lancelsm.region.config import Config, table_exists
 from lancelsm.region.handle import (
     DEFAULT_OWNER,
     Ports,
@@ -188,7 +188,7 @@ def check_free(store: ObjectStore, *, uri: str, marker: str = "") -> None:
     if (link := first_link(uri, OWN_DIRECTORIES)) is not None:
         raise not_free(link, uri=uri)
     if configs.read(store, uri=uri) is not None:
-        raise Invalid("a table already exists at this location", remedy="Open it, or use another location", table=uri)
+        raise table_exists(uri)
     if store.get(DROPPING) is not None:
         raise Invalid("a table is being dropped there", remedy=f"Finish the drop: lancelsm drop {uri}", table=uri)
     _check_no_other_copy(store, uri=uri, marker=marker)

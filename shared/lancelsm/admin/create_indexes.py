@@ -30,6 +30,9 @@ def read_indexes(given: Mapping[str, Any], *, schema: TableSchema, uri: str) -> 
     Raises:
         Invalid: unknown column, or a kind or option that Lance refuses for a table without rows.
     """
+    if not isinstance(given, Mapping):
+        remedy = 'Give a dict of columns and kinds, such as {"vec": "IVF_SQ", "title": "INVERTED"}'
+        raise Invalid(f"indexes is {shown(given)}", remedy=remedy, table=uri, field="indexes")
     requests = []
     for column, wanted in given.items():
         arguments = dict(wanted) if isinstance(wanted, Mapping) else {"kind": wanted}

@@ -172,7 +172,7 @@ class _Tables:
         from lancelsm.errors import Invalid
 
         if not is_directory_name(name):
-            raise Invalid("it is no name of a directory", field="query")
+            raise Invalid("it is no name of a directory", remedy="Give --table NAME=URI", field="query")
         try:
             return self._session.open(f"{self._root.rstrip('/') or '/'}/{name}.lance")
         except Invalid:
@@ -229,4 +229,8 @@ def _refused(error: Exception) -> LsmError:
     from lancelsm.errors import Invalid
 
     text = " ".join(str(error).split())
-    return Invalid(f"the query failed: {text[:500]}", remedy="Correct the query", field="query")
+    is_write = "not supported: D" in text  # DML or DDL
+    remedy = (
+        "Only SELECT is possible; lancelsm write, update and delete change rows" if is_write else "Correct the query"
+    )
+    return Invalid(f"the query failed: {text[:500]}", remedy=remedy, field="query")

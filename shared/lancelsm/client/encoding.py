@@ -119,7 +119,10 @@ def _table(data: Any) -> Any:
     # The producer of the stream chooses the exception, e.g. NotImplementedError for a type that it can't export.
     except (pa.ArrowException, TypeError, ValueError, NotImplementedError) as error:
         reason = ". ".join(map(str, error.args))
-        raise Invalid(f"{type(data).__name__} can't be read as Arrow: {reason}") from error
+        raise Invalid(
+            f"{type(data).__name__} can't be read as Arrow: {reason}",
+            remedy="Give Arrow data, columns, or rows as dicts",
+        ) from error
 
 
 def _slices(table: Any, *, op: Op, limit: int) -> Iterator[EncodedRows]:
@@ -149,7 +152,9 @@ def _runs(texts: list[tuple[str, int]], *, op: Op, limit: int) -> Iterator[Encod
 def _text(row: object, number: int) -> tuple[str, int]:
     """Return a row's JSON and its length in bytes."""
     if not isinstance(row, Mapping):
-        raise Invalid(f"row {number} is a {type(row).__name__}, not a dict", row=number)
+        raise Invalid(
+            f"row {number} is a {type(row).__name__}, not a dict", remedy="Give every row as a dict", row=number
+        )
     name: object = None
     given = {}
     try:
@@ -159,7 +164,10 @@ def _text(row: object, number: int) -> tuple[str, int]:
         return text, len(text.encode()) + 2  # 2: the separator to the next row
     except (TypeError, ValueError, RecursionError) as error:
         raise Invalid(
-            f"column {name!r} of row {number} can't be encoded as JSON: {error}", row=number, field=name
+            f"column {name!r} of row {number} can't be encoded as JSON: {error}",
+            remedy="Give values that JSON has, or Arrow data",
+            row=number,
+            field=name,
         ) from error
 
 

@@ -201,7 +201,9 @@ class ClientReads:
         try:
             payload = json.dumps({"table": table, **to_json_value(given)}, ensure_ascii=False).encode()
         except (TypeError, ValueError) as error:
-            raise Invalid(f"a field can't be encoded as JSON: {error}", table=table) from error
+            raise Invalid(
+                f"a field can't be encoded as JSON: {error}", remedy="Give values that JSON has", table=table
+            ) from error
         return self._functions.answer(
             "query", payload, attempts=self._attempts(), read_seconds=LONGEST_SECONDS, table=table
         )

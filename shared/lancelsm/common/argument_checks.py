@@ -32,7 +32,11 @@ _MOST_ITEMS = 1 << 31
 
 
 class _Refused(Exception):
-    """The value is not what the text says."""
+    """The value is not what the text says, or has a part that is not: `part` shows it."""
+
+    def __init__(self, expected: str, *, part: str = "") -> None:
+        super().__init__(expected)
+        self.part = part
 
 
 def checked(function: Callable[P, T]) -> Callable[P, T]:
@@ -98,7 +102,8 @@ def _checked(name: str, value: Any, check: _Check) -> Any:
             raise Invalid(
                 f"{name} is the text {shown(value)}", remedy=f"Give a list: [{shown(value)}]", field=name
             ) from None
-        raise Invalid(f"{name} is {_shown(value)}", remedy=f"Give {expected}", field=name) from None
+        found = f"{name} has {refused.part}" if refused.part else f"{name} is {_shown(value)}"
+        raise Invalid(found, remedy=f"Give {expected}", field=name) from None
 
 
 def _shown(value: Any) -> str:
@@ -215,4 +220,4 @@ def _inside(where: str, check: _Check, value: Any) -> Any:
         return check(value)
     except _Refused as refused:
         found = "" if ", not " in str(refused) else f", not {type(value).__name__}"
-        raise _Refused(f"{where} {refused}{found}") from None
+        raise _Refused(f"{where} {refused}{found}", part=refused.part or f"the value {shown(value)}") from None

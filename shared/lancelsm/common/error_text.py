@@ -22,7 +22,9 @@ def shown(value: object, *, most: int = 80) -> str:
 def did_you_mean(name: object, known: Sequence[str], *, what: str) -> str:
     """Return a remedy for an unknown name: the most similar known one, if any, then all known ones."""
     lower = {one.lower(): one for one in known}
-    similar = difflib.get_close_matches(name.lower(), lower, n=1) if isinstance(name, str) and len(name) < 100 else []
+    given = name.lower() if isinstance(name, str) and len(name) < 100 else ""
+    begun = [one for one in lower if given and one.startswith(given)]
+    similar = begun if len(begun) == 1 else difflib.get_close_matches(given, lower, n=1)
     more = f" and {len(known) - _MOST_NAMES} more" if len(known) > _MOST_NAMES else ""
     listed = f"{what}: {', '.join(known[:_MOST_NAMES])}{more}"
     return f"Did you mean {lower[similar[0]]!r}? {listed}" if similar else listed

@@ -11,6 +11,7 @@ from lancelsm.errors import Invalid
 
 # Lance can't name files with control characters. Lone surrogates stand for bytes that are not UTF-8.
 _FORBIDDEN = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
+_ONE_SLASH = re.compile(r"(s3|s3a|gs|az|abfss|file):/(?!/)")  # without it, a slip creates a directory named `s3:`
 
 
 def check_location(uri: object) -> str | Path:
@@ -34,11 +35,19 @@ def check_location(uri: object) -> str | Path:
             remedy="Use a location without control characters, in UTF-8",
             field="uri",
         )
+    if isinstance(uri, str) and (found := _ONE_SLASH.match(uri)):
+        raise Invalid(
+            f"the location {uri!r} is neither a path nor a URL",
+            remedy=f"Write {found[1]}://{'/' * (found[1] == 'file')}{uri[found.end() :]}, or ./{uri} for a path",
+            field="uri",
+        )
     if isinstance(uri, str) and "://" in uri:
         try:
             parts = urlsplit(uri)
         except ValueError as error:
-            raise Invalid(f"{uri!r} is not a URL: {error}", field="uri") from error
+            raise Invalid(
+                f"{uri!r} is not a URL: {error}", remedy="Write s3://bucket/path, or give a path", field="uri"
+            ) from error
         if not parts.scheme or not (parts.netloc or parts.path):
             raise Invalid(f"{uri!r} is not a URL of a table", remedy="Give a path, or s3://bucket/path", field="uri")
         if "?" in uri or "#" in uri:  # a key that is appended to such a URL would not be a part of its path

@@ -188,7 +188,7 @@ def _wanted(schema: TableSchema, columns: Sequence[str] | None, *, uri: str) -> 
         if name not in known:
             raise unknown_column(name, schema.names, table=uri)
         if times > 1:
-            raise Invalid(f"column {name!r} is named twice", table=uri, field=name)
+            raise Invalid(f"column {name!r} is named twice", remedy="Name each column once", table=uri, field=name)
     return names
 
 

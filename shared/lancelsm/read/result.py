@@ -67,7 +67,8 @@ class Rows:
 
     def to_pylist(self) -> list[dict[str, Any]]:
         """Read the rows into a list of dicts."""
-        return self.to_arrow().to_pylist()
+        rows: list[dict[str, Any]] = self.to_arrow().to_pylist()
+        return rows
 
     def _take(self) -> pa.RecordBatchReader:
         """Return the stream once. A second reader would silently get only the remaining rows."""

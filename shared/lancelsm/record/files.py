@@ -23,6 +23,7 @@ from lancelsm.record.casts import attempt, whole
 from lancelsm.record.shapes import SAME_COLUMNS
 from lancelsm.record.values import json_column
 
+_ONE_PER_LINE: Final = "Give one object in each line; jq -c '.[]' writes an array like this"
 _ARROW_FILE_MAGIC: Final = b"ARROW1"
 _ARROW_STREAM_END: Final = b"\xff\xff\xff\xff\0\0\0\0"
 
@@ -58,11 +59,17 @@ def read_file(path: str, *, schema: pa.Schema | None) -> pa.Table:
         raise Invalid(f"the suffix of {path} is not a known format", remedy=f"Use one of {known}", file=path)
     try:
         if file.stat().st_size == 0 and read is not _read_ndjson:  # an empty JSON lines file has no rows
-            raise Invalid("the file is empty", file=path)
+            raise Invalid("the file is empty", remedy="Check how the file was written", file=path)
         return read(file, schema)
+    except FileNotFoundError as error:
+        raise Invalid(f"there is no file {path}", remedy="Check the path", file=path) from error
     except (OSError, pa.ArrowException, UnicodeError) as error:
         reason = getattr(error, "strerror", None) or str(error).partition("\n")[0]
-        raise Invalid(f"{path} can't be read as {file.suffix[1:]}: {reason}", file=path) from error
+        raise Invalid(
+            f"{path} can't be read as {file.suffix[1:]}: {reason}",
+            remedy="Check that the file has the format of its suffix",
+            file=path,
+        ) from error
     except Invalid as error:
         error.where["file"] = path
         raise
@@ -79,9 +86,9 @@ def read_ndjson(lines: Iterable[bytes], *, schema: pa.Schema | None) -> pa.Table
         try:
             row = parse_json(text, parse_float=Decimal if exact else finite)
         except ValueError as error:
-            raise Invalid(f"line {number} is not JSON in UTF-8: {error}", line=number) from error
+            raise Invalid(f"line {number} is not JSON in UTF-8: {error}", remedy=_ONE_PER_LINE, line=number) from error
         if not isinstance(row, dict):
-            raise Invalid(f"line {number} is not a JSON object", line=number)
+            raise Invalid(f"line {number} is not a JSON object", remedy=_ONE_PER_LINE, line=number)
         rows.append(row)
     return json_rows(rows, schema=schema)
 
@@ -169,7 +176,9 @@ def _read_arrow(file: Path, _: pa.Schema | None) -> pa.Table:
             return pa.ipc.open_file(source).read_all()
         source.seek(max(0, source.size() - len(_ARROW_STREAM_END)))
         if source.read() != _ARROW_STREAM_END:
-            raise Invalid("the Arrow stream has no end: it is truncated, or not an Arrow stream")
+            raise Invalid(
+                "the Arrow stream has no end: it is truncated, or not an Arrow stream", remedy="Write the file again"
+            )
         source.seek(0)
         return pa.ipc.open_stream(source).read_all()
 
@@ -182,7 +191,7 @@ def _read_csv(file: Path, schema: pa.Schema | None) -> pa.Table:
     for parsed_field, parsed in zip(table.schema, table.columns, strict=True):
         field = wanted.get(parsed_field.name, parsed_field)
         if field is parsed_field and pa.types.is_binary(field.type):
-            raise Invalid(f"column {field.name!r} is not UTF-8", field=field.name)
+            raise Invalid(f"column {field.name!r} is not UTF-8", remedy="Write the file in UTF-8", field=field.name)
         values = whole(parsed)
         if pa.types.is_decimal(field.type):
             values = pc.utf8_trim_whitespace(values)  # as Arrow does for other numbers
@@ -234,6 +243,7 @@ def _check_infinity(file: Path, field: pa.Field, numbers: pa.Array) -> None:
         if not text.strip(" +-").lower().startswith("inf"):
             raise Invalid(
                 f"column {field.name!r}, row {row}: {text} is out of the range of {field.type}",
+                remedy="Correct the value",
                 redacted=f"column {field.name!r}, row {row}: the number is out of the range of {field.type}",
                 field=field.name,
                 row=row,

@@ -50,10 +50,10 @@ def check_primary_key(schema: TableSchema) -> None:
     These types are bool, integers, text, binary, date32 and timestamp: each value has exactly one encoding.
     """
     if not schema.primary_key:
-        raise Invalid("a table needs a primary key")
+        raise Invalid("a table needs a primary key", remedy="Name the key column in primary_key, or several in a list")
     for name in schema.primary_key:
         if schema.primary_key.count(name) > 1:
-            raise Invalid(f"primary key names column {name!r} twice", field=name)
+            raise Invalid(f"primary key names column {name!r} twice", remedy="Name each column once", field=name)
         if schema.columns.get_field_index(name) < 0:
             raise unknown_column(name, schema.names, role="primary key: ")
         kind = schema.columns.field(name).type

@@ -108,6 +108,11 @@ def inferred(data: Any) -> pa.Table:
     Raises:
         Invalid: there are no columns, or no type fits the values of a column.
     """
+    if isinstance(data, Mapping) and data and all(map(_is_type, data.values())):
+        raise Invalid(
+            "the values of the dict are types, so it is no row",
+            remedy="Give pyarrow.schema(columns), or rows in a list",
+        )
     given = _columns(data)
     if not given:
         raise Invalid("there are no columns to create a table from", remedy="Give an Arrow schema, or rows")
@@ -116,6 +121,15 @@ def inferred(data: Any) -> pa.Table:
     known = {name: _inferred_column(name, values) for name, values in given.items()}
     table: pa.Table = _imported(lambda columns: pa.table(dict(columns)), known)
     return table
+
+
+def _is_type(value: Any) -> bool:
+    if not isinstance(value, str):
+        return isinstance(value, pa.DataType | type)
+    try:
+        return pa.type_for_alias(value) is not None
+    except ValueError:
+        return False
 
 
 def _inferred_column(name: str, values: _Column) -> _Column:
@@ -147,7 +161,7 @@ def _stored(given: Mapping[str, _Column] | None, *, schema: TableSchema, names: 
         raise Invalid(f"column {missing[0]!r} is missing", remedy=whole, field=missing[0])
     if len({len(values) for values in given.values()}) > 1:
         lengths = ", ".join(f"{name} {len(values)}" for name, values in given.items())
-        raise Invalid(f"columns differ in length: {lengths}")
+        raise Invalid(f"columns differ in length: {lengths}", remedy="Give each column as many values as the others")
     rows = len(given[next(name for name in names if name in given)])
     arrays = []
     for field in schema.columns:
@@ -179,7 +193,12 @@ def _check_distinct(rows: pa.Table, schema: TableSchema) -> None:
     last = last_of_key(rows, schema.primary_key)
     first = pc.index(pc.equal(last, pa.arange(0, len(last))), False).as_py()
     key = ", ".join(f"{name} {shown_value(rows.column(name)[first])}" for name in schema.primary_key)
-    raise Invalid(f"duplicate key {key} in rows {first} and {last[first]}", field=schema.primary_key[0], row=first)
+    raise Invalid(
+        f"duplicate key {key} in rows {first} and {last[first]}",
+        remedy="Leave one of the rows out, or write with on_duplicate='last'",
+        field=schema.primary_key[0],
+        row=first,
+    )
 
 
 def _columns(data: Any, *, schema: TableSchema | None = None) -> Mapping[str, _Column] | None:
@@ -215,7 +234,7 @@ def _table_columns(table: pa.Table) -> dict[str, _Column]:
         # The index of a pandas frame is a column only if it has a name.
         names = [name for name in names if not _PANDAS_INDEX.fullmatch(name)]
     if twice := [name for name, count in Counter(names).items() if count > 1]:
-        raise Invalid(f"duplicate column {twice[0]!r}", field=twice[0])
+        raise Invalid(f"duplicate column {twice[0]!r}", remedy="Name each column once", field=twice[0])
     return {name: table.column(name) for name in names}
 
 
@@ -227,7 +246,9 @@ def _row_columns(rows: list[Any]) -> Mapping[str, _Column] | None:
     names = rows[0].keys() if isinstance(rows[0], Mapping) else ()
     for row, values in enumerate(rows):
         if not isinstance(values, Mapping):
-            raise Invalid(f"row {row} is a {type(values).__name__}, not a dict", row=row)
+            raise Invalid(
+                f"row {row} is a {type(values).__name__}, not a dict", remedy="Give every row as a dict", row=row
+            )
         if values.keys() != names:
             name = next(iter(values.keys() ^ names))
             present, missing = (row, 0) if name in values else (0, row)
@@ -276,4 +297,7 @@ def _imported(read: Callable[[Any], Any], data: Any) -> Any:
     # The error type depends on the producer of the stream: NotImplementedError means an unsupported type.
     except (pa.ArrowException, TypeError, ValueError, NotImplementedError) as error:
         reason = ". ".join(map(str, error.args))
-        raise Invalid(f"{type(data).__name__} can't be read as Arrow: {reason}") from error
+        raise Invalid(
+            f"{type(data).__name__} can't be read as Arrow: {reason}",
+            remedy="Give Arrow data, columns, or rows as dicts",
+        ) from error

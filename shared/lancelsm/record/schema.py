@@ -132,11 +132,17 @@ def check_names(columns: pa.Schema) -> None:
     """Raise `Invalid` unless column names are unique, usable in Lance and SQL, and not reserved."""
     for name, times in Counter(columns.names).items():
         if times > 1:
-            raise Invalid(f"duplicate column {name!r}", field=name)
+            raise Invalid(f"duplicate column {name!r}", remedy="Name each column once", field=name)
         if name == TOMBSTONE:
-            raise Invalid(f"column {TOMBSTONE!r} is reserved: it marks deleted rows", field=name)
+            raise Invalid(
+                f"column {TOMBSTONE!r} is reserved: it marks deleted rows", remedy="Choose another name", field=name
+            )
         if name in _RESERVED:
-            raise Invalid(f"column {name!r} is reserved: Lance has a column of this name", field=name)
+            raise Invalid(
+                f"column {name!r} is reserved: Lance has a column of this name",
+                remedy="Choose another name",
+                field=name,
+            )
         if not name or name == "*" or any(mark in name for mark in '."`'):
             remedy = "Use a name without dots, double quotes and backticks, other than *"
             raise Invalid(f"{name!r} can't be the name of a column", remedy=remedy, field=name)

@@ -199,6 +199,9 @@ def _default(value: Any, field: pa.Field) -> pa.Array | None:
             return cast_column(pa.chunked_array([pa.repeat(value, 1)]), field)
         return column([value], field)
     except (Invalid, pa.ArrowException) as error:
-        remedy = error.remedy if isinstance(error, Invalid) else ""
-        what = f"the default {shown(value)} does not fit column {field.name!r}: {error}"
-        raise Invalid(what, remedy=remedy or f"Give {expected(field.type)}", field=field.name) from error
+        what, remedy = (error.message, error.remedy) if isinstance(error, Invalid) else (str(error), "")
+        raise Invalid(
+            f"the default {shown(value)} does not fit column {field.name!r}: {what}",
+            remedy=remedy or f"Give {expected(field.type)}",
+            field=field.name,
+        ) from error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from enum import Enum
@@ -15,6 +16,9 @@ from lancelsm.record.admission import MOST_LEVELS
 SAME_COLUMNS: Final = "Give each row the same columns; write rows with other columns separately"
 
 _MOST_ROWS = 1 << 31
+_COMPARISON = re.compile(
+    r"[\s(]*`?(\w+)`?\s*(?:[=<>]|!=|(?:not\s+)?in\s*\(|(?:not\s+)?like\s*'|is\s+(?:not\s+)?null\b)", re.IGNORECASE
+)
 
 
 def is_row(data: Mapping[Any, Any], columns: pa.Schema | None) -> bool:
@@ -54,6 +58,12 @@ def record_row(value: Any) -> Mapping[str, Any] | None:
         return {field.name: getattr(value, field.name) for field in fields(value)}
     to_dict = getattr(value, "model_dump", None) or getattr(value, "_asdict", None)
     return to_dict() if callable(to_dict) else None
+
+
+def reads_as_condition(key: str, columns: Sequence[str]) -> bool:
+    """Return whether text compares a column, as a condition does: other libraries take one where we take keys."""
+    found = _COMPARISON.match(key)
+    return found is not None and found[1] in columns
 
 
 def key_rows(keys: Any, names: Sequence[str]) -> Any:
@@ -102,7 +112,10 @@ def listed(values: Iterable[Any]) -> list[Any]:
     try:
         return list(values)
     except (TypeError, ValueError, OverflowError) as error:
-        raise Invalid(f"rows can't be read from {type(values).__name__}: {error}") from error
+        raise Invalid(
+            f"rows can't be read from {type(values).__name__}: {error}",
+            remedy="Give a list of dicts, Arrow data, or columns",
+        ) from error
 
 
 def check_nesting(values: Any, field: str) -> None:

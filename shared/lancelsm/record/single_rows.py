@@ -117,7 +117,14 @@ class SingleRows:
             yield rows, convert([row.values for row in rows])
         except (Invalid, pa.ArrowException) as error:  # Arrow's: rows that can't be in one array, such as dictionaries
             if len(rows) == 1:
-                yield rows, error if isinstance(error, Invalid) else Invalid(f"the row can't be converted: {error}")
+                yield (
+                    rows,
+                    error
+                    if isinstance(error, Invalid)
+                    else Invalid(
+                        f"the row can't be converted: {error}", remedy="Give a dict with the columns of the table"
+                    ),
+                )
                 return
             middle = len(rows) // 2
             yield from self._converted(rows[:middle], convert)

@@ -176,12 +176,21 @@ def create(objects: ObjectStore, config: Config, *, uri: str) -> None:
     if found is None:
         raise Unavailable("the table's configuration could not be written", remedy="Run init again", table=uri)
     if decode(found, uri=uri) != config:  # not the bytes: Lance does not keep the order of metadata
-        raise Invalid("a table already exists at this location", remedy="Open it, or use another location", table=uri)
+        raise table_exists(uri)
+
+
+def table_exists(uri: str) -> Invalid:
+    """Build the error for a location where another table is."""
+    remedy = "Open it (create with exist_ok=True and init --exist-ok do), or use another location"
+    return Invalid("a table already exists at this location", remedy=remedy, table=uri)
 
 
 def no_table(uri: str) -> Invalid:
     """Build the error for a location without a configuration."""
-    remedy = "Check the location; lancelsm init creates a table, lancelsm region adopt adopts one that Lance wrote"
+    remedy = (
+        "Check the location; lancelsm.create or lancelsm init creates a table, "
+        "lancelsm region adopt adopts one that Lance wrote"
+    )
     return Invalid("there is no table at this location", remedy=remedy, table=uri)
 
 

@@ -63,7 +63,10 @@ def analyze(sql: str, key: pa.Schema) -> tuple[tuple[str, ...], pa.DataType]:
     except Invalid as error:
         raise Invalid(f"region expression {sql!r}: {error.message}", remedy="Cast it to an allowed type") from error
     except Exception as error:
-        raise Invalid(f"region expression {sql!r} is not valid: {error}") from error
+        raise Invalid(
+            f"region expression {sql!r} is not valid: {error}",
+            remedy="Write an SQL expression over key columns, such as expr(a % 4)",
+        ) from error
     return sources, kind
 
 

@@ -57,7 +57,10 @@ def _words(column: pa.Array) -> list[pa.Array]:
     elif pt.is_boolean(kind) or pt.is_int8(kind) or pt.is_int16(kind) or pt.is_uint8(kind) or pt.is_uint16(kind):
         column = column.cast(pa.int32())
     elif not (pt.is_integer(kind) or pt.is_date32(kind) or pt.is_time(kind) or pt.is_timestamp(kind)):
-        raise Invalid(f"a column of type {kind} can't be hashed to a bucket")
+        raise Invalid(
+            f"a column of type {kind} can't be hashed to a bucket",
+            remedy="Choose another column of the key, or identity(column)",
+        )
     if column.type.bit_width == 32:
         return [column.view(_WORD)]
     bits = column.view(pa.uint64())

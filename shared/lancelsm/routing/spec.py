@@ -127,7 +127,9 @@ def from_lance(spec: Mapping[str, Any], *, schema: TableSchema) -> RegionSpec:
             size = found["parameters"].get(_SIZE[transform]) if transform in _SIZE else None
             fields.append(_field(transform, columns=columns, size=None if size is None else int(size), schema=schema))
         except (KeyError, ValueError) as error:
-            raise Invalid(f"Lance's region spec is not supported: {found}") from error
+            raise Invalid(
+                f"Lance's region spec is not supported: {found}", remedy="Copy the rows to a new table"
+            ) from error
     return _spec(fields, schema, max(1, int(spec["spec_id"])))
 
 
@@ -200,7 +202,10 @@ def _calls(text: str) -> Iterator[tuple[str, str]]:
         if not rest:
             return
         if not rest.startswith(","):
-            raise Invalid(f"regions {text!r}: expected a comma before {rest!r}")
+            raise Invalid(
+                f"regions {text!r}: expected a comma before {rest!r}",
+                remedy="Separate transforms by commas: bucket(a, 4), day(t)",
+            )
         start = len(text) - len(rest) + 1
 
 
@@ -232,7 +237,10 @@ def _parsed(name: str, arguments_text: str, schema: TableSchema) -> RegionField:
     if transform in _SIZE and arguments:
         last = arguments.pop()
         if not (last.isascii() and last.isdigit()):
-            raise Invalid(f"regions: the last argument of {name} is its {_SIZE[transform]}, not {last!r}")
+            raise Invalid(
+                f"regions: the last argument of {name} is its {_SIZE[transform]}, not {last!r}",
+                remedy=f"Write for example {name}({', '.join([*arguments, last])}, 16)",
+            )
         size = int(last)
     return _field(transform, columns=tuple(arguments), size=size, schema=schema)
 
@@ -242,7 +250,10 @@ def _arguments(arguments_text: str, name: str) -> list[str]:
     while more:
         match = _ARGUMENT.match(arguments_text, start)
         if match is None:
-            raise Invalid(f"regions: the arguments of {name} are not a list of columns: {arguments_text!r}")
+            raise Invalid(
+                f"regions: the arguments of {name} are not a list of columns: {arguments_text!r}",
+                remedy="Separate columns by commas: multi_bucket(a, b, 8)",
+            )
         arguments.append(match[2] or match[1].replace('""', '"'))
         start, more = match.end(), match[3] == ","
     return arguments
@@ -259,7 +270,11 @@ def _field(transform: Transform, *, columns: tuple[str, ...], size: int | None, 
     sources = [_source(name, schema) for name in columns]
     for source in sources:
         if not _supports(transform, source.type):
-            raise Invalid(f"regions: {transform} doesn't support a column of type {source.type}", field=source.name)
+            raise Invalid(
+                f"regions: {transform} doesn't support a column of type {source.type}",
+                remedy="Choose another column of the key, or identity(column)",
+                field=source.name,
+            )
     keeps_type = transform in {Transform.IDENTITY, Transform.TRUNCATE}
     return RegionField(
         field_id=str(transform),

@@ -56,7 +56,7 @@ def multi_bucket(columns: Sequence[pa.Array], buckets: int) -> pa.Array:
         found = hashed(column, seed=seed)
         total = found if total is None else pc.coalesce(found, total)
     if total is None:
-        raise Invalid("multi_bucket needs a column")
+        raise Invalid("multi_bucket needs a column", remedy="Write for example multi_bucket(a, b, 8)")
     return _modulo(total, buckets)
 
 
@@ -76,7 +76,10 @@ def truncate(column: pa.Array, width: int) -> pa.Array:
         return pc.utf8_slice_codeunits(column, 0, width)
     if pt.is_binary(kind) or pt.is_large_binary(kind):
         return pc.binary_slice(column, 0, width)
-    raise Invalid(f"truncate supports integers, text and binary, not {kind}")
+    raise Invalid(
+        f"truncate supports integers, text and binary, not {kind}",
+        remedy="Choose another column of the key, or identity(column)",
+    )
 
 
 def calendar(part: Transform, column: pa.Array) -> pa.Array:
@@ -88,7 +91,10 @@ def calendar(part: Transform, column: pa.Array) -> pa.Array:
     if part == Transform.HOUR and pt.is_date32(kind):
         column = column.cast(pa.timestamp("s"))
     elif not (pt.is_date32(kind) or pt.is_timestamp(kind)):
-        raise Invalid(f"{part} supports dates and timestamps, not {kind}")
+        raise Invalid(
+            f"{part} supports dates and timestamps, not {kind}",
+            remedy="Choose another column of the key, or identity(column)",
+        )
     try:
         return _PARTS[part](column).cast(pa.int32())
     except pa.ArrowInvalid as error:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import pyarrow as pa
 
 from lancelsm.common.argument_checks import checked
+from lancelsm.common.error_text import shown
 from lancelsm.common.row_types import ArrowLike, Keys
 from lancelsm.common.write_result import Committed
 from lancelsm.errors import Invalid, error_context
@@ -17,6 +18,7 @@ from lancelsm.read.transact.edits import Edits, stored_edits
 from lancelsm.read.transact.read_token import decode_token
 from lancelsm.record.normalize import deletes, partial_upserts, readable_again, upserts
 from lancelsm.record.schema import TableSchema, conform, names_now
+from lancelsm.record.shapes import reads_as_condition
 from lancelsm.region.catalog import check_takes_plain_writes
 from lancelsm.table.open_table import OpenTable
 from lancelsm.wal.writer import Writer
@@ -229,6 +231,13 @@ class TableWrites(OpenTable):
         if where is not None:
             with error_context(table=self.uri):
                 return self._with_columns(lambda: self._append_whole(lambda: self._transactions.delete(where=where)))
+        if isinstance(keys, str) and reads_as_condition(keys, self._schema.names):
+            raise Invalid(
+                f"the key {shown(keys)} reads as a condition",
+                remedy=f"Write delete(where={shown(keys)}), or the key in a list: delete([{shown(keys)}])",
+                table=self.uri,
+                field="keys",
+            )
         with error_context(table=self.uri):
             rows, _ = self._converted(keys, lambda data, schema: deletes(data, schema=schema))
             return self._append(rows)

@@ -82,7 +82,12 @@ def read_output(
             field="columns",
         )
     if len(set(names)) != len(names) or not names:
-        raise Invalid("the list of columns is empty or names a column twice", table=uri, field="columns")
+        raise Invalid(
+            "the list of columns is empty or names a column twice",
+            remedy="Name each column once, or leave columns out to return all",
+            table=uri,
+            field="columns",
+        )
     condition = None if where is None else read_condition(where, columns=schema.columns, table=uri)
     read = tuple(name for name in schema.names if name in names) or schema.primary_key[:1]  # keeps the number of rows
     return SearchOutput(k=k, columns=read, names=tuple(names), where=condition)
@@ -242,11 +247,20 @@ def _vectors(
                 raise ValueError("a number is not a byte")
         finite = np.isfinite(given).all() and np.isfinite(array).all()
     except (TypeError, ValueError, OverflowError) as cause:
-        raise Invalid(problem, table=uri, field="vector") from cause
+        raise Invalid(
+            problem, remedy=f"Give {width} numbers, or a list of such vectors", table=uri, field="vector"
+        ) from cause
     if array.ndim not in ((1, 2, 3) if multi else (1, 2)) or array.shape[-1] != width or 0 in array.shape:
-        raise Invalid(f"{problem}; its shape is {array.shape}", table=uri, field="vector")
+        raise Invalid(
+            f"{problem}; its shape is {array.shape}",
+            remedy=f"Give {width} numbers, or a list of such vectors",
+            table=uri,
+            field="vector",
+        )
     if not finite:
-        raise Invalid(f"a number of the query is not finite as {item}", table=uri, field="vector")
+        raise Invalid(
+            f"a number of the query is not finite as {item}", remedy="Give finite numbers", table=uri, field="vector"
+        )
     if multi:
         several = array.ndim == 3
         return (tuple(array) if several else (array.reshape(-1, width),)), several

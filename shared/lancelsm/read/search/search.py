@@ -177,7 +177,12 @@ def search(
     output = replace(output, where=live)
     if vector is not None and text is not None:
         if vector.many:
-            raise Invalid("a hybrid search takes one vector", table=uri, field="vector")
+            raise Invalid(
+                "a hybrid search takes one vector",
+                remedy="Give one vector, or leave the text out",
+                table=uri,
+                field="vector",
+            )
         return _hybrid(prepared, vector, text, output, request.rerank, uri=uri, trace=trace)
     found = (
         nearest_rows(levels, vector, output, memory=prepared.memory(trace), uri=uri, trace=trace)

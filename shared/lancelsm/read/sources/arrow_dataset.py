@@ -86,7 +86,9 @@ class TableScan:
         try:
             return filtered_as_sql(rows, self._filter) if self._as_sql else rows.filter(self._filter)
         except pa.ArrowException as cause:
-            raise Invalid(f"the filter can't be applied: {cause}", field="filter") from cause
+            raise Invalid(
+                f"the filter can't be applied: {cause}", remedy="Apply this filter to the result", field="filter"
+            ) from cause
 
     def _projected(self, rows: pa.Table) -> list[pa.RecordBatch]:
         if not self._columns:  # only such a batch keeps its number of rows

@@ -37,7 +37,7 @@ class RowChange:
         if self.missing is not None and not self.delete:
             raise Invalid(
                 f"the event has no value of column {self.missing!r}",
-                remedy="Check the format, or keep the value of a column with column_list or except_column_list",
+                remedy="Check format and sequence_by, or keep the stored value with column_list or except_column_list",
                 field=self.missing,
             )
 

@@ -63,7 +63,7 @@ def listed_events(events: Any, *, exact: bool) -> tuple[list[Any], bool]:
         rows = pa.table(events)
         if len({*rows.column_names}) < rows.num_columns:
             twice = next(name for name in rows.column_names if rows.column_names.count(name) > 1)
-            raise Invalid(f"duplicate column {twice!r}", field=twice)
+            raise Invalid(f"duplicate column {twice!r}", remedy="Name each column once", field=twice)
         return list(json_objects(rows)), True  # JSON values are read back as the same rows
     if isinstance(events, Mapping):
         return [events], False
@@ -136,7 +136,9 @@ def of_debezium(number: int, event: Any, selection: Selection) -> list[RowChange
         key = {name: key[name] for name in selection.schema.primary_key if name in key}
         return [selection.change(number, {**fields, **key, **sequence}, kept - {*key, *sequence})]
     if after is None:
-        raise Invalid(f"an event with the op {operation} has no row in after", field="after")
+        raise Invalid(
+            f"an event with the op {operation} has no row in after", remedy="Give the row in after", field="after"
+        )
     # Null in before may mean that the source left the value out: without REPLICA IDENTITY FULL it has the key alone.
     known = {name: one for name, one in (before or {}).items() if one is not None and not _is_placeholder(one)}
     unchanged = {name: known[name] for name, value in after.items() if _is_placeholder(value) and name in known}
@@ -195,11 +197,13 @@ def _of_no_row(operation: str, selection: Selection) -> list[RowChange]:
 
 def _record(event: Any) -> Mapping[str, Any]:
     if isinstance(event, BadLine):
-        raise Invalid(f"the event is no JSON: {event.reason}")
+        raise Invalid(f"the event is no JSON: {event.reason}", remedy="Give each event as one JSON object")
     if not isinstance(event, Mapping):
-        raise Invalid(f"the event is a {type(event).__name__}, not an object")
+        raise Invalid(f"the event is a {type(event).__name__}, not an object", remedy="Give each event as an object")
     if odd := [name for name in event if not isinstance(name, str)]:
-        raise Invalid(f"the event has a field {shown(odd[0])}, which is no name")
+        raise Invalid(
+            f"the event has a field {shown(odd[0])}, which is no name", remedy="Give fields whose names are text"
+        )
     return event
 
 
@@ -223,7 +227,7 @@ def _side(value: Mapping[str, Any], name: str, message: Opened, selection: Selec
 def _struct(value: Mapping[str, Any], name: str) -> Mapping[str, Any] | None:
     found = value.get(name)
     if found is not None and not isinstance(found, Mapping):
-        raise Invalid(f"{name} is a {type(found).__name__}, not an object", field=name)
+        raise Invalid(f"{name} is a {type(found).__name__}, not an object", remedy="Check the format", field=name)
     return found
 
 
@@ -276,6 +280,10 @@ def _at(event: Mapping[str, Any], path: str) -> list[Any]:
     value: Any = event
     for name in path.split("."):
         if not isinstance(value, Mapping) or name not in value:
-            raise Invalid(f"the event has no {path}, which sequence_by names", field=path)
+            raise Invalid(
+                f"the event has no {path}, which sequence_by names",
+                remedy="Check sequence_by and the format",
+                field=path,
+            )
         value = value[name]
     return [value]

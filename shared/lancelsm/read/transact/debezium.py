@@ -96,7 +96,11 @@ def _fields_of(schema: Any) -> Sequence[Field]:
     if not isinstance(fields, list) or not all(
         [type(one) is dict and type(one.get("field")) is str for one in fields]  # noqa: C419 - faster
     ):
-        raise Invalid("the schema of the event is not one of Kafka Connect", field="schema")
+        raise Invalid(
+            "the schema of the event is not one of Kafka Connect",
+            remedy="Write the events with Kafka Connect's JSON converter",
+            field="schema",
+        )
     return fields
 
 
@@ -124,6 +128,7 @@ def not_decoded(name: str, value: object, error: Exception) -> Invalid:
     """Build the error for a value that is not one of its encoding, or does not fit its column."""
     return Invalid(
         f"column {name!r} can't take {shown(value)}: {error}",
+        remedy="Check the types of the source and of the table",
         redacted=f"column {name!r} can't take the value of its encoding",
         field=name,
     )

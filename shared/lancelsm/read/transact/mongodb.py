@@ -32,7 +32,7 @@ def document_of(text: str, kinds: Mapping[str, pa.DataType], *, side: str) -> di
     """
     found = _parsed(text, side)
     if not isinstance(found, dict):
-        raise Invalid(f"{side} has no document, but {shown(found)}", field=side)
+        raise Invalid(f"{side} has no document, but {shown(found)}", remedy="Check the format", field=side)
     return {name: _value(value, kinds.get(name), name) for name, value in found.items()}
 
 
@@ -67,7 +67,7 @@ def _parsed(text: str, side: str) -> Any:
     try:
         return parse_json(text)
     except ValueError as error:
-        raise Invalid(f"{side} is no JSON: {error}", field=side) from error
+        raise Invalid(f"{side} is no JSON: {error}", remedy="Check the format", field=side) from error
 
 
 def _value(value: Any, kind: pa.DataType | None, name: str) -> Any:

@@ -40,7 +40,11 @@ def offsets_of(offset: object, events: int) -> list[int]:
     is_list = isinstance(offset, Sequence) and not isinstance(offset, str | bytes)
     offsets: list[object] = list(offset) if isinstance(offset, Sequence) and is_list else [offset] * events
     if len(offsets) != events:
-        raise Invalid(f"there are {events} events, but {len(offsets)} offsets", field="offset")
+        raise Invalid(
+            f"there are {events} events, but {len(offsets)} offsets",
+            remedy="Give one offset for each event, or that of the last event alone",
+            field="offset",
+        )
     before = 1
     for at, one in enumerate(offsets if is_list else [offset]):
         if not isinstance(one, int) or isinstance(one, bool) or not 0 < one <= _MOST:
@@ -50,7 +54,11 @@ def offsets_of(offset: object, events: int) -> list[int]:
                 field="offset",
             )
         if one < before:
-            raise Invalid(f"offset {at} is {one}, lower than the one before it", field="offset")
+            raise Invalid(
+                f"offset {at} is {one}, lower than the one before it",
+                remedy="Give the events in the order of their offsets",
+                field="offset",
+            )
         before = one
     return [one for one in offsets if isinstance(one, int)]
 

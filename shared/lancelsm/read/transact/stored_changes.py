@@ -76,7 +76,9 @@ def _rows(changes: Sequence[RowChange], selection: Selection, convert: Callable[
         if field.name in schema.optional:
             array = _with_default(array, changes, field, schema)
         if field.name in selection.sequence and pa.types.is_floating(field.type) and pc.any(pc.is_nan(array)).as_py():
-            raise Invalid(f"column {field.name!r} orders events, so it takes no NaN", field=field.name)
+            raise Invalid(
+                f"column {field.name!r} orders events, so it takes no NaN", remedy="Give a number", field=field.name
+            )
         if not field.nullable and not needed:
             _check_not_null(changes, field.name, array)
         arrays.append(array)
@@ -97,7 +99,7 @@ def _with_default(array: pa.Array, changes: Sequence[RowChange], field: pa.Field
 def _check_not_null(changes: Sequence[RowChange], name: str, array: pa.Array) -> None:
     for change, valid in zip(changes, array.is_valid().to_pylist(), strict=True):
         if not valid and not change.delete and name not in change.unchanged:
-            raise Invalid(f"column {name!r} must not be null", field=name)
+            raise Invalid(f"column {name!r} must not be null", remedy="Give a value", field=name)
 
 
 def as_deletes(
@@ -171,7 +173,9 @@ def _planned(
             return schema, read_condition(condition, columns=schema, table=table)
         except Invalid as error:
             problem = problem or error
-    raise problem or Invalid("the condition names no column", field="apply_as_deletes")
+    raise problem or Invalid(
+        "the condition names no column", remedy="Name a column in the condition", field="apply_as_deletes"
+    )
 
 
 def _kinds(name: str, records: Iterable[Mapping[str, Any]]) -> list[pa.DataType]:

@@ -153,9 +153,9 @@ def _body(event: Document) -> Document:
     try:
         document = parse_json(_base64(text) if event.get("isBase64Encoded") else text)
     except (ValueError, RecursionError) as error:
-        raise Invalid("the body is not JSON") from error
+        raise Invalid("the body is not JSON", remedy="Give one JSON object") from error
     if not isinstance(document, dict):
-        raise Invalid("the body is not a JSON object")
+        raise Invalid("the body is not a JSON object", remedy="Give one JSON object")
     return document
 
 
@@ -170,4 +170,4 @@ def _base64(text: str) -> bytes:
     try:
         return base64.b64decode(text, validate=True)
     except (TypeError, ValueError) as error:
-        raise Invalid("the text is not base64") from error
+        raise Invalid("the text is not base64", remedy="Encode the bytes as base64") from error
