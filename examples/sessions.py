@@ -16,14 +16,14 @@ table.upsert(
         {"id": "c", "user": "cleo", "seen_at": None},  # never expires
     ]
 )
-print(sorted(row["id"] for row in table.scan().to_arrow().to_pylist()), table.get(["b"]).num_rows)
+print(sorted(row["id"] for row in table.scan().to_pylist()), table.get(["b"]).num_rows)
 
 table.upsert([{"id": "b", "user": "bob", "seen_at": now}])  # a newer row of the key
 print(table.count(), table.status().ttl)
 
 table.upsert([{"id": "a", "user": "ann", "seen_at": now - timedelta(hours=1)}])
 table.run()  # a merge writes no expired row into the base, and hides the older ones of its key
-print(sorted(row["id"] for row in table.scan().to_arrow().to_pylist()), table.optimize().rows_expired)
+print(sorted(row["id"] for row in table.scan().to_pylist()), table.optimize().rows_expired)
 
 table.set_ttl("1d on seen_at")  # None: rows don't expire any more
 print(table.status().ttl)

@@ -14,7 +14,7 @@ table.delete([2])
 table.run()
 
 with table.at(before.time.isoformat()) as old:  # or table.at(before.version)
-    print(old.scan(columns=["id", "total"]).to_arrow().sort_by("id").to_pylist())
+    print(old.scan(columns=["id", "total"], order_by="id").to_pylist())
 
 done = table.restore(before.version)  # in place; rows that others write meanwhile stay
 print(done.written, done.deleted, table.count())

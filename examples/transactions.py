@@ -22,7 +22,7 @@ for thread in threads:
     thread.start()
 for thread in threads:
     thread.join()
-print(table.scan().to_arrow().sort_by("id").to_pylist())  # ten of the twelve had enough
+print(table.scan(order_by="id").to_pylist())  # ten of the twelve had enough
 
 print(table.upsert([{"id": "bob", "balance": 0, "version": 1}], if_absent=True).skipped)
 print(table.upsert([{"id": "bob", "balance": 0, "version": 1}], if_newer="version").skipped)

@@ -56,7 +56,7 @@ def test_other_missing_names_keep_the_error_of_python(table):
 
 
 def test_rows_are_read_as_dicts(table):
-    assert table.scan().to_pylist() == [{"id": 1, "state": "new"}]
+    assert table.to_pylist() == table.scan().to_pylist() == [{"id": 1, "state": "new"}]
 
     async def read():
         return await (await lancelsm.AsyncTable(table).scan(columns=["id"])).to_pylist()

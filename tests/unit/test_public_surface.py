@@ -29,6 +29,7 @@ ANY = {
     "client.Client.search": "each value of a row has the type that JSON gives it",
     "client.ReadRows": "each value of a row has the type that JSON gives it",
     "AsyncRows.to_pylist": "each value of a row has the type that pyarrow gives it",
+    "Table.to_pylist": "each value of a row has the type that pyarrow gives it",
     "Rows.to_pylist": "each value of a row has the type that pyarrow gives it",
 }
 INTERNAL = {"LanceQuery", "Scannable"}  # protocols: the query objects of Lance, and what a source needs of a table

@@ -24,7 +24,7 @@ class IndexRequest:
     options: Mapping[str, Any] = field(default_factory=dict)
 
 
-def read_indexes(given: Mapping[str, Any], *, schema: TableSchema, uri: str) -> list[IndexRequest]:
+def read_indexes(given: object, *, schema: TableSchema, uri: str) -> list[IndexRequest]:
     """Check indexes by column: a kind, or a mapping with `kind`, the options of Lance and possibly `name`.
 
     Raises:

@@ -74,9 +74,13 @@ def _numbers(given: str) -> Any:
         text = given if given.lstrip().startswith("[") else _read(given)
         found = parse_json(text)
     except (OSError, ValueError) as error:
-        raise typer.BadParameter(f"not a JSON list of numbers: {error}", param_hint="--vector") from error
+        found = error
     if not isinstance(found, list):
-        raise typer.BadParameter("not a JSON list of numbers", param_hint="--vector")
+        why = f" ({found})" if isinstance(found, ValueError) else ""
+        raise typer.BadParameter(
+            f"{given!r} is neither a list of numbers in JSON, such as [0.1, 0.2], nor a file with one{why}",
+            param_hint="--vector",
+        )
     return found
 
 

@@ -6,7 +6,7 @@ TABLE = {
     **dict.fromkeys(("add", "append", "insert", "put", "write"), "upsert(rows)"),
     "merge_insert": "upsert(rows), with if_absent=True to insert only new keys",
     **dict.fromkeys(("filter", "query", "select", "where"), "scan(where=..., columns=[...])"),
-    **dict.fromkeys(("to_dicts", "to_list", "to_pylist"), "scan().to_pylist()"),
+    **dict.fromkeys(("to_dicts", "to_list"), "to_pylist()"),
     **dict.fromkeys(("to_pyarrow_table", "to_table"), "to_arrow()"),
     **dict.fromkeys(("to_lance", "to_pyarrow_dataset"), "lancelsm.arrow_dataset(table)"),
     "take": "get(keys)",

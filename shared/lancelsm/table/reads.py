@@ -173,6 +173,17 @@ class TableReads(TableSearch):
         return self.scan().to_arrow()
 
     @checked
+    def to_pylist(self) -> list[dict[str, Any]]:
+        """Return all live rows as of now as a list of dicts. To read only some of them, use `scan(...).to_pylist()`.
+
+        Raises:
+            Invalid: the table is at a snapshot that was dropped or has expired.
+            Corrupt: an object is missing or damaged; the error names it.
+            Unavailable: a store or the registry did not answer.
+        """
+        return self.scan().to_pylist()
+
+    @checked
     def to_batches(self) -> Iterator[pa.RecordBatch]:
         """Iterate over all live rows as of now in batches, without holding them all in memory.
 
