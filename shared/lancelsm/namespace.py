@@ -114,6 +114,7 @@ class Namespace:
         settings: Mapping[str, object] | None = None,
         indexes: Mapping[str, str | Mapping[str, object]] | None = None,
         ttl: str | None = None,
+        sequence_by: str | Sequence[str] | None = None,
         exist_ok: bool = False,
     ) -> Table:
         """Create the table `NAME.lance` below the root and open it.
@@ -128,6 +129,7 @@ class Namespace:
             settings: values by name, stored in the table's configuration.
             indexes: the indexes to create: by column a kind, or a mapping with `kind` and its options.
             ttl: how long a row lives, such as `7d on created_at`.
+            sequence_by: the columns that order change events, as for `lancelsm.create`.
             exist_ok: if a table with the same columns, key and region spec exists there, open it.
 
         Raises:
@@ -147,6 +149,7 @@ class Namespace:
             settings=settings,
             indexes=indexes,
             ttl=ttl,
+            sequence_by=sequence_by,
             storage_options=self._storage_options,
             exist_ok=exist_ok,
         )

@@ -14,6 +14,15 @@ def line(op: str, key: int, state: str | None, price: float) -> str:
     return json.dumps({"op": op, "before": {"id": key}, "after": row, "source": {"price": price}})
 
 
+def test_a_new_table_orders_events_by_the_columns_of_init(orders: Path, as_json: Json) -> None:
+    table, rows = orders.parent / "ordered", orders.parent / "rows.jsonl"
+    rows.write_text(json.dumps({"id": 1, "lsn": 5}) + "\n")
+    as_json("init", table, "--schema", rows, "--primary-key", "id", "--sequence-by", "lsn")
+
+    assert as_json("describe", table)["sequence_by"] == ["lsn"]
+    assert as_json("apply", table, rows)["written"] == 1
+
+
 def test_a_repeated_command_goes_on_after_the_lines_that_are_applied(orders: Path, as_json: Json) -> None:
     events = orders.parent / "events.jsonl"
     command = ("apply", orders, events, "--format", "debezium", "--sequence-by", "price", "--source", "s")

@@ -323,6 +323,60 @@ def test_a_table_that_exists_is_refused_if_it_is_another_one(
         lancelsm.create(tmp_path / "t", **{**wanted, **other}, exist_ok=True)
 
 
+EVENTS: dict[str, Any] = {"data_or_schema": pa.schema([*SAME, ("lsn", pa.int64())]), "primary_key": "id"}
+
+
+def test_a_new_table_orders_its_change_events_at_once(tmp_path: Path) -> None:
+    table = lancelsm.create(tmp_path / "t", **EVENTS, sequence_by="lsn")
+    with pytest.raises(Invalid, match="takes no plain writes"):
+        table.upsert([{"id": 1, "v": "a", "lsn": 5}])
+
+    table.apply_changes([{"id": 1, "v": "b", "lsn": 5}])
+    assert lancelsm.open(tmp_path / "t").apply_changes([{"id": 1, "v": "a", "lsn": 4}]).late == 1
+    assert table.to_pylist() == [{"id": 1, "v": "b", "lsn": 5}]
+    with pytest.raises(Invalid, match="are ordered by lsn"):
+        table.apply_changes([], sequence_by="v")
+
+
+def test_rows_that_a_table_is_created_with_have_sequences(tmp_path: Path) -> None:
+    rows = [{"id": 1, "v": "base", "lsn": 5}]
+    table = lancelsm.create(tmp_path / "t", rows, primary_key="id", sequence_by=["lsn"])
+
+    assert table.apply_changes([{"id": 1, "v": "late", "lsn": 4}]).late == 1
+    assert table.apply_changes([{"id": 1, "v": "new", "lsn": 6}]).written == 1
+    assert table.to_pylist() == [{"id": 1, "v": "new", "lsn": 6}]
+
+
+def test_a_wrong_order_of_events_creates_no_table(tmp_path: Path) -> None:
+    with pytest.raises(Invalid, match="sequence_by names 'lns'"):
+        lancelsm.create(tmp_path / "t", **EVENTS, sequence_by="lns")
+
+    assert not (tmp_path / "t").exists()
+
+
+def test_a_table_that_exists_is_opened_if_its_events_have_the_same_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lancelsm.create(tmp_path / "plain", **EVENTS)
+    lancelsm.create(tmp_path / "ordered", **EVENTS, sequence_by="lsn")
+
+    assert lancelsm.create(tmp_path / "ordered", **EVENTS, sequence_by="lsn", exist_ok=True).count() == 0
+    assert lancelsm.create(tmp_path / "ordered", **EVENTS, exist_ok=True).config.sequence_by == ("lsn",)
+    for name, order in (("plain", "nothing"), ("ordered", "lsn")):
+        with pytest.raises(Invalid, match=f"whose change events are ordered by {order}"):
+            lancelsm.create(tmp_path / name, **EVENTS, sequence_by="v", exist_ok=True)
+
+    finish = configs.create
+
+    def finish_twice(objects: ObjectStore, config: Config, *, uri: str) -> None:
+        finish(objects, replace(config, sequence_by=()), uri=uri)
+        finish(objects, config, uri=uri)
+
+    monkeypatch.setattr(configs, "create", finish_twice)
+    with pytest.raises(Invalid, match="whose change events are ordered by nothing"):
+        lancelsm.create(tmp_path / "raced", **EVENTS, sequence_by="lsn", exist_ok=True)
+
+
 def test_a_table_that_another_process_finishes_meanwhile_is_opened(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -28,6 +28,7 @@ from lancelsm.errors import Corrupt, Invalid, Unavailable, error_context
 from lancelsm.objects import ObjectStore, put_once
 from lancelsm.objects.links import first_link
 from lancelsm.objects.location import local_path
+from lancelsm.read.transact.change_decision import check_sequence
 from lancelsm.record.admission import check_columns, check_depth, declared
 from lancelsm.record.key import check_primary_key, unsupported_by_lance
 from lancelsm.record.normalize import inferred, upserts
@@ -69,6 +70,7 @@ def create_table(
     settings: Mapping[str, object] | None = None,
     indexes: Mapping[str, Any] | None = None,
     ttl: str | None = None,
+    sequence_by: str | Sequence[str] | None = None,
     storage_options: Mapping[str, str] | None = None,
     ports: Ports | None = None,
     exist_ok: bool = False,
@@ -78,8 +80,11 @@ def create_table(
     location = canonical(uri)
     store = ports.store(location, storage_options)
     key = (primary_key,) if isinstance(primary_key, str) else tuple(primary_key)
+    sequence = (sequence_by,) if isinstance(sequence_by, str) else tuple(sequence_by or ())
     if exist_ok and configs.read(store, uri=location) is not None:
-        return _open_same(location, data_or_schema, key, regions, ttl, storage_options=storage_options, ports=ports)
+        return _open_same(
+            location, data_or_schema, key, regions, ttl, sequence, storage_options=storage_options, ports=ports
+        )
     check_free(store, uri=location)
     kind = registry or default_registry(location)
     with error_context(table=location):  # check all arguments before anything is written
@@ -88,6 +93,7 @@ def create_table(
         check_owner(owner)
         ports.registry(kind, uri=location, store=store, clock=ports.clock, ids=ports.ids)
         texts = {name: str(value) for name, value in setting.parse_settings(settings or {}).items()}
+        check_sequence(schema, sequence)
         ttl_text = "" if ttl is None else parse_ttl(ttl, schema.columns).text
         wanted_indexes = read_indexes(indexes or {}, schema=schema, uri=location)
         rows = None if data is None else upserts(data, schema=schema).select(schema.names)
@@ -110,6 +116,7 @@ def create_table(
         schema=schema,
         regions=spec,
         settings=texts,
+        sequence_by=sequence,
     )
     table = register_table(config, store, location, storage_options=storage_options, ports=ports)
     build_indexes(table, wanted_indexes)
@@ -118,7 +125,9 @@ def create_table(
     except Invalid:  # another process finished the table meanwhile, with other settings
         if not exist_ok:
             raise
-        return open_table(location, storage_options=storage_options, ports=ports)
+        found = open_table(location, storage_options=storage_options, ports=ports)
+        _check_same_sequence(found.config, sequence, uri=location)
+        return found
     return table
 
 
@@ -128,13 +137,14 @@ def _open_same(
     primary_key: Sequence[str],
     regions: str | None,
     ttl: str | None,
+    sequence: tuple[str, ...],
     *,
     storage_options: Mapping[str, str] | None,
     ports: Ports,
 ) -> TableHandle:
     """Open a table that has the schema, key and region spec of a call of `create`; raise `Invalid` if it has others.
 
-    Also if the call names another time to live than that of the table.
+    Also if the call names another time to live than that of the table, or other columns that order change events.
     """
     with error_context(table=location):
         schema, _ = _schema_and_data(data_or_schema, primary_key)
@@ -150,7 +160,19 @@ def _open_same(
             table=location,
             field="ttl",
         )
+    _check_same_sequence(found.config, sequence, uri=location)
     return found
+
+
+def _check_same_sequence(config: Config, sequence: tuple[str, ...], *, uri: str) -> None:
+    """Raise `Invalid` if a call of `create` names columns, and not those that order change events of the table."""
+    if sequence and sequence != config.sequence_by:
+        raise Invalid(
+            f"a table exists there whose change events are ordered by {', '.join(config.sequence_by) or 'nothing'}",
+            remedy="Leave out sequence_by; apply_changes takes it if events have no order yet",
+            table=uri,
+            field="sequence_by",
+        )
 
 
 def check_same(config: Config, schema: TableSchema, spec: RegionSpec, *, uri: str) -> None:

@@ -42,6 +42,8 @@ def init(  # noqa: PLR0917 - one for each option
                                                     "such as vec:IVF_PQ:num_sub_vectors=16; repeatable.")] = None,
     ttl: Annotated[str | None, typer.Option(metavar="TTL", help='How long a row lives, counted from a column: '
                                             '"7d on created_at".')] = None,
+    sequence_by: Annotated[str | None, typer.Option(metavar="A[,B]", help="The columns that order change events; the "
+                                                    "table takes only these then.")] = None,
     load: Annotated[bool, typer.Option("--load", help="Also load the rows of the file into the base.")] = False,
     exist_ok: Annotated[bool, typer.Option("--exist-ok", help="Succeed if a table with the same columns, key and "
                                            "region spec exists; it gets no rows.")] = False,
@@ -73,6 +75,7 @@ def init(  # noqa: PLR0917 - one for each option
             settings=chosen,
             indexes=indexes,
             ttl=ttl,
+            sequence_by=names(sequence_by),
             exist_ok=exist_ok,
             storage_options=session.storage_options,
             ports=session.ports,

@@ -71,6 +71,7 @@ def create(
     settings: Mapping[str, object] | None = None,
     indexes: Annotated[Mapping[str, str | Mapping[str, object]] | None, "indexes"] = None,
     ttl: str | None = None,
+    sequence_by: str | Sequence[str] | None = None,
     storage_options: Mapping[str, str] | None = None,
     exist_ok: bool = False,
 ) -> Table:
@@ -90,13 +91,15 @@ def create(
             "num_sub_vectors": 16}}`.
         ttl: how long a row lives, counted from its value in a column: `7d on created_at`, or
             `0s on expires_at` if the column has the end of life. By default rows don't expire.
+        sequence_by: the columns of the table that order change events: it takes only `Table.apply_changes` then. By
+            default the first call of `apply_changes` that names columns decides.
         storage_options: options of the object store, as Lance takes them.
         exist_ok: if a table with the same columns, key and region spec exists there, open it. It gets no rows, and it
             keeps its registry, owner, settings and indexes. With other columns, key or spec it is `Invalid`.
 
     Raises:
-        Invalid: a table or another dataset exists there, or schema, key, region spec, settings, indexes or ttl are not
-            valid. Then nothing was written, unless Lance refuses an index only when it reads the rows.
+        Invalid: a table or another dataset exists there, or schema, key, region spec, settings, indexes, ttl or
+            sequence_by are not valid. Then nothing was written, unless Lance refuses an index only when it reads rows.
         Contended: another process is creating a table there.
         Unavailable: a store or the registry did not answer.
 
@@ -116,6 +119,7 @@ def create(
             settings=settings,
             indexes=indexes,
             ttl=ttl,
+            sequence_by=sequence_by,
             storage_options=storage_options,
             ports=ports,
             exist_ok=exist_ok,
