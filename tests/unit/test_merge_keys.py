@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from lancelsm.dataset import key_lookup
 from lancelsm.dataset.key_lookup import Keys
+from lancelsm.dataset.key_texts import Texts
 from lancelsm.errors import Corrupt
 
 KINDS: list[tuple[pa.DataType, st.SearchStrategy[Any]]] = [
@@ -42,11 +43,40 @@ def test_a_lookup_finds_the_first_of_each_known_key_and_no_other_key(
     wanted = data.draw(st.lists(values | st.sampled_from(known) if known else values, max_size=20))
 
     sizes = {"_RANGE": ranges, "_RANGE_PER_KEY": 8 if ranges > 0 else 0, "_TABLES": tables, "_IN_CACHE": 4}
-    with mock.patch.multiple(key_lookup, **sizes):
-        keys = Keys(pa.chunked_array([known[:5], known[5:]], arrow), np.array(numbers, np.int64))
+    slots = data.draw(st.sampled_from([1, 8]))  # with few, several keys share one
+    with mock.patch.multiple(key_lookup, **sizes, _SLOTS_PER_KEY=slots):
+        column = pa.chunked_array([known[:5], known[5:]], arrow)
+        keys = Keys(column, np.array(numbers, np.int64))
         found = keys.find(pa.chunked_array([wanted], arrow))
+        own = keys.find_known(column)
 
     assert found.tolist() == [numbers[known.index(key)] if key in known else -1 for key in wanted]
+    assert own.tolist() == [numbers[known.index(key)] for key in known]
+
+
+@given(st.lists(st.binary(max_size=20) | st.binary(min_size=8, max_size=8)), st.integers(0, 3), st.data())
+def test_texts_are_hashed_and_compared_by_all_bytes(texts: list[bytes], first: int, data: st.DataObject) -> None:
+    values = pa.array([b"x" * first, *texts], pa.binary()).slice(1)
+    others = pa.array(texts[::-1], pa.large_binary())
+    pairs = st.lists(st.integers(0, len(texts) - 1) if texts else st.nothing())
+    at, rows = (np.array(data.draw(pairs), np.int64) for _ in range(2))
+    at, rows = at[: len(rows)], rows[: len(at)]
+
+    known, wanted = Texts.of(values), Texts.of(others)
+
+    assert known.hashes().tolist() == wanted.hashes().tolist()[::-1]
+    assert len(set(known.hashes().tolist())) == len(set(texts))
+    assert known.equal(at, wanted, rows).tolist() == [
+        texts[one] == texts[-1 - other] for one, other in zip(at, rows, strict=True)
+    ]
+
+
+def test_most_unknown_keys_are_looked_up_in_no_table() -> None:
+    known, unknown = (np.random.default_rng(seed).integers(-(2**63), 2**63 - 1, 10_000) for seed in (1, 2))
+    keys = key_lookup._Filter(known)
+
+    assert keys.possible(known).tolist() == list(range(10_000))
+    assert len(keys.possible(unknown)) < 200
 
 
 def test_a_lookup_of_a_null_key_is_corrupt() -> None:

@@ -153,7 +153,7 @@ def _folded(merge_base: MergeBase, sources: tuple[Source, ...]) -> tuple[Part, .
     keys = pa.concat_tables([keys for keys, *_ in columns])
     if any(column.null_count for column in keys.columns):
         raise Corrupt("a pending generation has a null key", region=sources[0].region)
-    first = Keys(keys).find(keys)
+    first = Keys(keys).find_known(keys)
     parts, start = [], 0
     for source, (own, tombstones, sequences) in zip(sources, columns, strict=True):
         firsts = first[start : start + len(own)]

@@ -7,28 +7,29 @@ keys themselves are compared. Only if different keys have the same hash, Arrow l
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Self, TypeAlias
+from collections.abc import Iterator, Sequence
+from typing import Any, Self, TypeAlias, cast
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lancelsm.dataset.key_texts import Texts
 from lancelsm.errors import Corrupt
 from lancelsm.record.casts import whole
 from lancelsm.record.key import key_column
 
 Indexes = npt.NDArray[np.signedinteger[Any]]
-_Column: TypeAlias = Indexes | pa.LargeBinaryArray  # the values of a key column: all integers are of 64 bits
+_Column: TypeAlias = Indexes | Texts  # the values of a key column: all integers are of 64 bits
 _MOST_INT32 = (1 << 31) - 1
 
 ABSENT = -1
 _RANGE, _RANGE_PER_KEY = 1 << 24, 8  # a range up to this size, or this size for each key, is an array
-_IN_CACHE = 1 << 15  # looked up at once, so that what is computed for them stays in the cache of the core
+_IN_CACHE = 1 << 16  # looked up at once, so that what is computed for them stays in the cache of the core
 _TABLES = 8
-_HASHED_BYTES = 256  # longer values with the same beginning and length have the same hash
-_ALL = np.uint64((1 << 64) - 1)
+_SLOTS_PER_KEY = 4  # at least: few known keys share a slot then
+_SEVERAL = np.uint8(255)
 _SPREAD = (0x9E3779B97F4A7C15, 0xD6E8FEB86659FD93)  # odd: the top bits of a product depend on every bit of a key
 
 
@@ -69,6 +70,11 @@ class Keys:
         """
         return self._lookup.find(_columns(wanted))
 
+    def find_known(self, known: pa.ChunkedArray | pa.Table) -> Indexes:
+        """Return the same as `find` for the known keys. Most of them are not looked up again."""
+        own = self._lookup.own_numbers()
+        return self.find(known) if own is None else own
+
 
 class _Range:
     """The number of each integer between the least and the greatest key; before and after them is an absent one."""
@@ -85,15 +91,16 @@ class _Range:
         self.nbytes = int(self._numbers.nbytes)
 
     def find(self, wanted: Sequence[pa.ChunkedArray]) -> Indexes:
-        values = _as_integers(wanted[0])
-        found = np.empty(len(values), self._numbers.dtype)
-        at = np.empty(min(len(values), _IN_CACHE), np.int64)
-        for start in range(0, len(values), _IN_CACHE):
-            some = values[start : start + _IN_CACHE]
-            here = at[: len(some)]
-            np.subtract(some, self._before, out=here)
-            np.take(self._numbers, here, out=found[start : start + len(some)], mode="clip")  # "raise" would copy
+        found = np.empty(len(wanted[0]), self._numbers.dtype)
+        at = np.empty(_IN_CACHE, np.int64)
+        for start, (keys,) in _blocks(wanted):
+            here = at[: len(keys)]
+            np.subtract(_as_integers(keys), self._before, out=here)
+            np.take(self._numbers, here, out=found[start : start + len(keys)], mode="clip")  # "raise" would copy
         return found
+
+    def own_numbers(self) -> None:
+        """Return None: the keys are not kept."""
 
 
 class _Tables:
@@ -101,8 +108,10 @@ class _Tables:
 
     def __init__(self, values: Indexes, numbers: Indexes) -> None:
         self._values, self._numbers = values, numbers
+        self._filter = _Filter(values)
         self._owners: list[Indexes] = []
-        left = np.arange(len(values), dtype=np.int32 if len(values) <= _MOST_INT32 else np.int64)
+        left: Indexes = np.arange(len(values), dtype=np.int32 if len(values) <= _MOST_INT32 else np.int64)
+        self.firsts: Indexes = left.copy()  # for each key, the index of the first one that is equal
         for table in range(_TABLES):
             if not len(left):
                 break
@@ -110,42 +119,78 @@ class _Tables:
             slots = _slots(values[left], len(owners), table)
             owners[slots[::-1]] = left[::-1]  # the first of equal keys is assigned last
             self._owners.append(owners)
-            left = left[values[owners[slots]] != values[left]]
+            at = owners[slots]
+            same = values[at] == values[left]
+            self.firsts[left[same]] = at[same]
+            left = left[~same]
         order = left[np.argsort(values[left], kind="stable")]
         self._rest, self._rest_at = values[order], order
-        self.nbytes = sum(int(array.nbytes) for array in (values, numbers, *self._owners, self._rest, self._rest_at))
+        self.firsts[left] = order[np.searchsorted(self._rest, values[left])]
+        arrays = (values, numbers, self.firsts, *self._owners, self._rest, self._rest_at)
+        self.nbytes = sum(int(array.nbytes) for array in arrays) + self._filter.nbytes
 
     def find(self, wanted: Sequence[pa.ChunkedArray]) -> Indexes:
-        return self.numbers_of(_as_integers(wanted[0]))
-
-    def numbers_of(self, values: Indexes) -> Indexes:
-        """Return the number of each of these values, or `ABSENT`."""
-        found = np.full(len(values), ABSENT, np.int64)
-        pending = np.arange(len(values))
-        for table, owners in enumerate(self._owners):
-            at = owners[_slots(values[pending], len(owners), table)]
-            taken = at != ABSENT
-            pending, at = pending[taken], at[taken]
-            same = self._values[at] == values[pending]
-            found[pending[same]] = self._numbers[at[same]]
-            pending = pending[~same]
-        if len(self._rest) and len(pending):
-            at = np.minimum(np.searchsorted(self._rest, values[pending]), len(self._rest) - 1)
-            same = self._rest[at] == values[pending]
-            found[pending[same]] = self._numbers[self._rest_at[at[same]]]
+        found = np.full(len(wanted[0]), ABSENT, self._numbers.dtype)
+        for start, (keys,) in _blocks(wanted):
+            rows, at = self.matches(_as_integers(keys))
+            found[start + rows] = self._numbers[at]
         return found
+
+    def own_numbers(self) -> Indexes:
+        """Return the number of each known key."""
+        return self._numbers[self.firsts]
+
+    def matches(self, values: Indexes) -> tuple[Indexes, Indexes]:
+        """Return the places of the values that are known, and for each the index of the first known one."""
+        possible = self._filter.possible(values)
+        wanted = left = values.take(possible)
+        found = np.full(len(wanted), ABSENT, np.int64)
+        places = np.arange(len(wanted))
+        for table, owners in enumerate(self._owners):
+            at = owners.take(_slots(left, len(owners), table), mode="clip")
+            found[places] = at
+            others = np.flatnonzero((self._values.take(at, mode="clip") != left) & (at != ABSENT))
+            places, left = places.take(others), left.take(others)
+        found[places] = ABSENT
+        if len(self._rest) and len(left):
+            at = np.minimum(np.searchsorted(self._rest, left), len(self._rest) - 1)
+            found[places] = np.where(self._rest[at] == left, self._rest_at[at], ABSENT)
+        known = np.flatnonzero(found != ABSENT)
+        return possible.take(known), found.take(known)
+
+
+class _Filter:
+    """Most values that are not known are excluded by one byte: each known one leaves a tag of 7 bits in its slot."""
+
+    def __init__(self, values: Indexes) -> None:
+        self._tags = np.zeros(_SLOTS_PER_KEY << len(values).bit_length(), np.uint8)
+        slots, tags = self._places(values)
+        self._tags[slots] = tags
+        self._tags[slots[self._tags[slots] != tags]] = _SEVERAL
+        self.nbytes = int(self._tags.nbytes)
+
+    def possible(self, values: Indexes) -> Indexes:
+        """Return the places of the values that may be known, in ascending order."""
+        slots, tags = self._places(values)
+        found = self._tags.take(slots, mode="clip")
+        return np.flatnonzero((found == tags) | (found == _SEVERAL))
+
+    def _places(self, values: Indexes) -> tuple[Indexes, npt.NDArray[np.uint8]]:
+        mixed = _mixed(values, 0)
+        return _top(mixed, len(self._tags)), (mixed.astype(np.uint8) & np.uint8(127)) + np.uint8(1)
 
 
 class _Hashed:
     """Texts, bytes, or keys of several columns, found by their hashes and then compared."""
 
     def __init__(self, keys: Sequence[pa.ChunkedArray], numbers: Indexes) -> None:
-        self._columns = [_comparable(column) for column in keys]
+        self._columns = [_comparable(_as_one(column)) for column in keys]
         self._numbers = numbers
-        hashes = _hashes(self._columns)
-        self._tables = _Tables(hashes, np.arange(len(hashes)))
-        self.is_exact = self._are_equal(self._tables.numbers_of(hashes), self._columns).all()
-        self.nbytes = sum(int(column.nbytes) for column in self._columns) + int(numbers.nbytes) + self._tables.nbytes
+        self._tables = _Tables(_hashes(self._columns), numbers)
+        firsts = self._tables.firsts
+        later = np.flatnonzero(firsts != np.arange(len(firsts)))
+        self.is_exact = bool(self._are_equal(firsts[later], self._columns, later).all())
+        self.nbytes = sum(int(column.nbytes) for column in self._columns) + self._tables.nbytes
 
     @classmethod
     def of(cls, keys: Sequence[pa.ChunkedArray], numbers: Indexes) -> Self | None:
@@ -154,20 +199,25 @@ class _Hashed:
         return found if found.is_exact else None
 
     def find(self, wanted: Sequence[pa.ChunkedArray]) -> Indexes:
-        columns = [_comparable(column) for column in wanted]
-        at = self._tables.numbers_of(_hashes(columns))
-        hits = np.flatnonzero(at != ABSENT)
-        hits = hits[self._are_equal(at[hits], [_taken(column, hits) for column in columns])]
-        found = np.full(len(at), ABSENT, np.int64)
-        found[hits] = self._numbers[at[hits]]
+        found = np.full(len(wanted[0]), ABSENT, self._numbers.dtype)
+        for start, keys in _blocks(wanted):
+            columns = [_comparable(column) for column in keys]
+            rows, at = self._tables.matches(_hashes(columns))
+            same = self._are_equal(at, columns, rows)
+            found[start + rows[same]] = self._numbers[at[same]]
         return found
 
-    def _are_equal(self, at: Indexes, columns: Sequence[_Column]) -> npt.NDArray[np.bool_]:
-        """Compare the known keys at these indexes with the keys in `columns`."""
+    def own_numbers(self) -> Indexes:
+        return self._tables.own_numbers()
+
+    def _are_equal(self, at: Indexes, columns: Sequence[_Column], rows: Indexes) -> npt.NDArray[np.bool_]:
+        """Compare the known keys at these indexes with these rows of the columns."""
         same = np.ones(len(at), np.bool_)
         for own, others in zip(self._columns, columns, strict=True):
-            equal = pc.equal(_taken(own, at), others) if isinstance(others, pa.Array) else _taken(own, at) == others
-            same &= np.asarray(equal)
+            if isinstance(own, Texts):
+                same &= own.equal(at, cast("Texts", others), rows)
+            else:
+                same &= own[at] == cast("Indexes", others)[rows]
         return same
 
 
@@ -180,6 +230,9 @@ class _Values:
         at: Indexes = pc.index_in(_encoded(wanted), value_set=self._keys).fill_null(ABSENT).to_numpy().astype(np.int64)
         return np.append(self._numbers, ABSENT)[at]
 
+    def own_numbers(self) -> None:
+        """Return None: they are found like other keys."""
+
 
 def _integers(values: Indexes, numbers: Indexes) -> _Range | _Tables:
     if len(values):
@@ -191,8 +244,17 @@ def _integers(values: Indexes, numbers: Indexes) -> _Range | _Tables:
 
 def _slots(values: Indexes, size: int, table: int) -> Indexes:
     """Return the slot of each key in a table of this size, a power of two. Every table spreads keys differently."""
+    return _top(_mixed(values, table), size)
+
+
+def _mixed(values: Indexes, table: int) -> npt.NDArray[np.uint64]:
     mixed = values.view(np.uint64) ^ np.uint64(table * _SPREAD[1] % (1 << 64))
-    mixed = (mixed ^ (mixed >> np.uint64(32))) * np.uint64(_SPREAD[0])
+    mixed ^= mixed >> np.uint64(32)
+    mixed *= np.uint64(_SPREAD[0])
+    return mixed
+
+
+def _top(mixed: npt.NDArray[np.uint64], size: int) -> Indexes:
     slots: Indexes = (mixed >> np.uint64(65 - size.bit_length())).view(np.int64)
     return slots
 
@@ -205,47 +267,38 @@ def _columns(keys: pa.ChunkedArray | pa.Table) -> list[pa.ChunkedArray]:
 
 
 def _encoded(columns: Sequence[pa.ChunkedArray]) -> pa.Array:
-    names = tuple(map(str, range(len(columns))))
-    return key_column(pa.table(list(columns), names=list(names)), names)
+    names = _names(columns)
+    return key_column(pa.table(list(columns), names=names), tuple(names))
 
 
-def _comparable(keys: pa.ChunkedArray) -> _Column:
-    return whole(keys.cast(pa.large_binary())) if _is_text(keys.type) else _as_integers(keys)
+def _blocks(columns: Sequence[pa.ChunkedArray]) -> Iterator[tuple[int, list[pa.Array]]]:
+    """Yield a few rows at a time, so that what is computed for them stays in the cache, and the number of the first."""
+    start = 0
+    for batch in pa.table(list(columns), names=_names(columns)).to_batches(max_chunksize=_IN_CACHE):
+        yield start, batch.columns
+        start += batch.num_rows
 
 
-def _taken(column: _Column, at: Indexes) -> _Column:
-    return column.take(pa.array(at)) if isinstance(column, pa.Array) else column[at]
+def _names(columns: Sequence[pa.ChunkedArray]) -> list[str]:
+    return [str(number) for number in range(len(columns))]
+
+
+def _as_one(column: pa.ChunkedArray) -> pa.Array:
+    """Return a column as one array, also if it has more than 2 GiB of texts."""
+    return whole(column.cast(pa.large_binary()) if _is_text(column.type) else column)
+
+
+def _comparable(keys: pa.Array) -> _Column:
+    return Texts.of(keys) if _is_text(keys.type) else _as_integers(keys)
 
 
 def _hashes(columns: Sequence[_Column]) -> Indexes:
     """Hash each key. Hashes are not stored, and keys with equal ones are compared."""
-    parts = [_text_hashes(column) if isinstance(column, pa.Array) else column for column in columns]
-    hashes = parts[0].view(np.uint64)
+    parts = [column.hashes() if isinstance(column, Texts) else column.view(np.uint64) for column in columns]
+    hashes = parts[0]
     for part in parts[1:]:
         mixed = (hashes ^ (hashes >> np.uint64(32))) * np.uint64(_SPREAD[0])
-        hashes = (mixed ^ (mixed >> np.uint64(29))) * np.uint64(_SPREAD[1]) ^ part.view(np.uint64)
-    return hashes.view(np.int64)
-
-
-def _text_hashes(values: pa.LargeBinaryArray) -> Indexes:
-    """Hash the bytes of each value, 8 at a time."""
-    if not len(values):
-        return np.empty(0, np.int64)
-    _, offsets, body = values.buffers()
-    ends = np.frombuffer(offsets, np.int64)[values.offset : values.offset + len(values) + 1]
-    first, size = int(ends[0]), int(ends[-1] - ends[0])
-    padded = np.zeros(size // 8 * 8 + 16, np.uint8)  # each byte begins a word
-    padded[:size] = np.frombuffer(body, np.uint8, size, first) if size else 0
-    words = np.lib.stride_tricks.as_strided(padded.view(np.uint64)[:1], (size + 1,), (1,))
-    starts, lengths = ends[:-1] - first, np.diff(ends)
-    hashes = lengths.astype(np.uint64) * np.uint64(_SPREAD[1])
-    for at in range(0, min(int(lengths.max()), _HASHED_BYTES), 8):
-        is_longer = lengths > at
-        rows = slice(None) if is_longer.all() else np.flatnonzero(is_longer)
-        left = np.minimum(lengths[rows] - at, 8).astype(np.uint64)
-        word = words[starts[rows] + at] & (_ALL >> (np.uint64(64) - np.uint64(8) * left))
-        mixed = (hashes[rows] ^ word) * np.uint64(_SPREAD[0])
-        hashes[rows] = mixed ^ (mixed >> np.uint64(32))
+        hashes = (mixed ^ (mixed >> np.uint64(29))) * np.uint64(_SPREAD[1]) ^ part
     return hashes.view(np.int64)
 
 
@@ -253,12 +306,14 @@ def _is_text(kind: pa.DataType) -> bool:
     return kind in (pa.string(), pa.large_string(), pa.binary(), pa.large_binary())
 
 
-def _as_integers(keys: pa.ChunkedArray) -> Indexes:
+def _as_integers(keys: pa.ChunkedArray | pa.Array) -> Indexes:
     if pa.types.is_boolean(keys.type):
         keys = keys.cast(pa.int8())
     elif pa.types.is_date32(keys.type):
         keys = keys.cast(pa.int32())
     elif pa.types.is_timestamp(keys.type):
         keys = keys.cast(pa.int64())
-    values: Indexes = keys.to_numpy().astype(np.int64, copy=False)  # unsigned 64-bit values wrap, but stay distinct
+    values: Indexes = (
+        whole(keys).to_numpy().astype(np.int64, copy=False)
+    )  # unsigned 64-bit values wrap, but stay distinct
     return values
