@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
 import lancelsm
+from lancelsm.dataset import scan_options
+from lancelsm.read import live_rows
+from lancelsm.read.newest import NewestLevels
+from lancelsm.record import batches
 from tests.unit.read_scenarios import (
     LEVELS,
     newest_level_with_a_key_wins,
@@ -78,6 +85,57 @@ def test_get_and_scan_find_many_keys_across_levels(tmp_path: Path) -> None:
     assert found.num_rows == len(expected)
     scanned = table.scan().to_arrow()
     assert dict(zip(scanned["id"].to_pylist(), scanned["v"].to_pylist(), strict=True)) == expected
+
+
+@pytest.mark.parametrize("held_bytes", [0, 64 << 20])
+@pytest.mark.parametrize("primary_key", ["id", "name", ("name", "id")])
+def test_a_scan_in_many_parts_finds_the_newest_row_of_each_key_and_looks_up_keys_of_the_base_alone(
+    tmp_path: Path, primary_key: str | tuple[str, ...], held_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scan_options, "_BATCH_ROWS", 3)
+    monkeypatch.setattr(batches, "_SMALL_ROWS", 0)
+    monkeypatch.setattr(live_rows, "_ROWS_AT_ONCE", 5)
+    monkeypatch.setattr(live_rows, "HELD_BYTES", held_bytes)
+    table, expected, chosen = _with_many_levels(tmp_path, primary_key)
+    looked_up: list[int] = []
+    find = NewestLevels.level_of
+    monkeypatch.setattr(NewestLevels, "level_of", lambda self, rows: looked_up.append(len(rows)) or find(self, rows))
+
+    for columns in (None, ["v"]):
+        looked_up.clear()
+        found = lancelsm.open(table.uri).scan(columns=columns).to_arrow()
+        assert sorted(found["v"].to_pylist()) == sorted(expected.values())
+        assert sum(looked_up) == 40
+    looked_up.clear()
+    assert lancelsm.open(table.uri).count() == len(expected)
+    assert sum(looked_up) == 40
+    found = lancelsm.open(table.uri).scan(where=f"v >= '{chosen}'").to_arrow()
+    assert sorted(found["v"].to_pylist()) == sorted(v for v in expected.values() if v >= chosen)
+
+
+def _with_many_levels(tmp_path: Path, primary_key: str | tuple[str, ...]) -> tuple[lancelsm.Table, dict[int, str], str]:
+    """Return a table with 40 rows in its base, three generations and a log, its rows, and a value in the middle."""
+    columns = pa.schema([pa.field("id", pa.int64()), pa.field("name", pa.string()), pa.field("v", pa.string())])
+    generator = np.random.default_rng(1)
+
+    def rows(keys: Iterable[int], level: str) -> list[dict[str, Any]]:
+        return [{"id": key, "name": f"name {key}" * (1 + key % 3), "v": f"{key} {level}"} for key in keys]
+
+    table = create(tmp_path, columns, primary_key=primary_key)
+    table.upsert(rows(range(40), "base"))
+    table.flush()
+    table.merge(engine="inprocess")
+    expected = {key: f"{key} base" for key in range(40)}
+    for level in ("first", "second", "third", "log"):
+        keys = generator.permutation(50)[:12].tolist()
+        table.upsert(rows(keys, level))
+        gone = generator.permutation(50)[:4].tolist()
+        table.delete(pa.Table.from_pylist(rows(gone, level), columns).select(list(table.config.schema.primary_key)))
+        expected |= {key: f"{key} {level}" for key in keys}
+        expected = {key: v for key, v in expected.items() if key not in gone}
+        if level != "log":
+            table.flush()
+    return table, expected, "3"
 
 
 def test_a_scan_streams_batches_and_does_not_load_the_whole_table(tmp_path: Path) -> None:

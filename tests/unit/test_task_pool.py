@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from lancelsm.common.task_pool import TaskPool, ahead, beside
+from lancelsm.common.task_pool import TaskPool, ahead, beside, mapped
 from tests.interrupts import interrupted
 
 
@@ -65,6 +65,46 @@ def test_an_error_is_raised_and_drops_the_tasks_that_have_not_begun() -> None:
             first.result()
 
     assert begun == [0]
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3])
+def test_a_few_items_at_a_time_are_mapped_in_their_order(threads: int) -> None:
+    taken, done = 0, 0
+
+    def items() -> Iterator[int]:
+        nonlocal taken
+        for number in range(20):
+            taken += 1
+            yield number
+
+    for result in mapped(lambda number: number * 10, items(), threads=threads):
+        assert result == 10 * done
+        done += 1
+        assert taken <= done + threads
+
+    assert done == 20
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_an_error_of_one_item_is_raised_in_its_place(threads: int) -> None:
+    results = mapped(lambda number: 6 // number, [3, 2, 0, 1], threads=threads)
+
+    assert [next(results), next(results)] == [2, 3]
+    with pytest.raises(ZeroDivisionError):
+        next(results)
+
+
+def test_a_caller_that_takes_no_more_results_ends_the_threads() -> None:
+    before = _thread._count()
+    results = mapped(str, itertools.count(), threads=2)
+    assert next(results) == "0"
+    while _thread._count() < before + 2:
+        time.sleep(0.001)
+
+    results.close()
+
+    while _thread._count() > before:
+        time.sleep(0.001)
 
 
 def test_an_interrupt_at_any_call_ends_the_call_and_its_threads() -> None:

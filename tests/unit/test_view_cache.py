@@ -113,13 +113,13 @@ def judged_rows(flags: npt.NDArray[np.bool_], cache: BoundedCache) -> int:
     tables = (pa.table({"at": pa.array(range(at, min(at + 33, len(flags))))}) for at in range(0, len(flags), 33))
     count, made = 0, list[weakref.ref[npt.NDArray[np.bool_]]]()
 
-    def judge(rows: pa.Table) -> npt.NDArray[np.bool_]:
+    def judge(_start: int, rows: pa.Table) -> npt.NDArray[np.bool_]:
         found = flags[rows["at"].to_numpy()]
         made.append(weakref.ref(found))
         return found
 
-    for one in live_rows.judged(tables, judge, known=None, kept=cache, key="level"):
-        count += one.count
+    for live in live_rows.judged(tables, judge, live_rows.Candidates.count, known=None, kept=cache, key="level"):
+        count += live
         assert sum(ref() is not None for ref in made) <= 2
     return count
 

@@ -140,6 +140,25 @@ def beside(call: Callable[[], T], *, most: int) -> Iterator[Callable[[], T]]:
             raise
 
 
+def mapped(call: Callable[[T], U], items: Iterable[T], *, threads: int) -> Iterator[U]:
+    """Yield the results of a function for every item, in the order of the items.
+
+    This many threads call it, for one item each, while the caller gets the next item or works on a result. With one
+    thread, the calls are made in the caller's thread.
+    """
+    if threads <= 1:
+        yield from map(call, items)
+        return
+    waiting = deque[PoolTask[U]]()
+    with TaskPool(threads) as pool:
+        for item in items:
+            if len(waiting) == threads:
+                yield waiting.popleft().result()
+            waiting.append(pool.submit(partial(call, item)))
+        while waiting:
+            yield waiting.popleft().result()
+
+
 def ahead(items: Iterable[T], *, count: int) -> Iterator[T]:
     """Yield the same items. A thread gets the next ones, at most `count` of them, while the caller works on one."""
     source, end, waiting = iter(items), object(), deque[PoolTask[Any]]()

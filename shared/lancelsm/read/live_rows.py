@@ -10,18 +10,18 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import Final, TypeAlias
+from typing import Final, Generic, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from lancelsm.common.bounded_cache import NOTHING_KEPT, BoundedCache
 from lancelsm.common.read_trace import Trace
-from lancelsm.common.task_pool import in_threads
+from lancelsm.common.task_pool import in_threads, mapped
 from lancelsm.dataset.base_reads import scan_base
 from lancelsm.dataset.conditions import Condition
 from lancelsm.dataset.key_lookup import ABSENT
+from lancelsm.read.flag_bits import FlagBits, Flags, FlagsToKeep
 from lancelsm.read.levels_above_base import HELD_BYTES, Level, needed_levels, read_level, with_key
 from lancelsm.read.newest import NewestLevels
 from lancelsm.read.pruning.key_conditions import key_boxes
@@ -29,11 +29,12 @@ from lancelsm.read.view import View, level_name
 from lancelsm.record.batches import gathered
 from lancelsm.record.schema import TOMBSTONE
 
-Flags: TypeAlias = npt.NDArray[np.bool_]
+T = TypeVar("T")
 
-_ROWS_AT_ONCE = 1 << 18  # many keys per lookup cost little more than a few
-_BYTES_AT_ONCE = 16 << 20
+_ROWS_AT_ONCE = 1 << 17  # many keys per lookup cost little more than a few
+_BYTES_AT_ONCE = 8 << 20
 _LEVELS_AT_ONCE = 4  # each reads ahead into a buffer of its own
+_JUDGED_AT_ONCE = 2  # more threads hold more rows, and wait for each other
 _BASE: Final = None  # in place of the path of a generation
 
 
@@ -82,95 +83,82 @@ class Candidates:
     rows: pa.Table
     alive: Flags | None = None
 
-    @property
     def count(self) -> int:
-        """The number of live rows."""
+        """Return the number of live rows."""
         return self.rows.num_rows if self.alive is None else int(np.count_nonzero(self.alive))
 
     def live(self) -> pa.Table:
         """Return the live rows."""
-        return self.rows if self.alive is None else self.rows.filter(pa.array(self.alive))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KeptFlags:
-    """The flags of all rows of a level, in the order in which Lance returns the rows: a bit for each, lowest first."""
-
-    bits: npt.NDArray[np.uint8]
-
-    def part(self, start: int, rows: int) -> Flags:
-        """Return the flags of `rows` rows, beginning with the row number `start`."""
-        before = start % 8
-        bits = self.bits[start // 8 : (start + rows + 7) // 8]
-        flags = np.unpackbits(bits, count=before + rows, bitorder="little")
-        return flags[before:].view(np.bool_)
-
-
-class _FlagsToKeep:
-    """Collect the flags of a level as bits, while a cache takes as many."""
-
-    def __init__(self, cache: BoundedCache) -> None:
-        self._cache = cache
-        self._bits: list[npt.NDArray[np.uint8]] = []
-        self._rest: Flags = np.empty(0, np.bool_)  # fewer than eight
-        self._bytes = 0
-
-    def add(self, flags: Flags) -> None:
-        flags = np.concatenate([self._rest, flags])
-        whole = len(flags) // 8 * 8
-        self._bytes += whole // 8
-        if not self._cache.takes(self._bytes + 1):
-            self._bits.clear()
-            return
-        self._bits.append(np.packbits(flags[:whole], bitorder="little"))
-        self._rest = flags[whole:].copy()
-
-    def keep(self, key: Hashable) -> None:
-        """Keep the flags, now of all rows, unless the cache does not take them."""
-        if self._cache.takes(self._bytes + 1):
-            bits = np.concatenate([*self._bits, np.packbits(self._rest, bitorder="little")])
-            self._cache.put(key, KeptFlags(bits=bits), size=int(bits.nbytes))
+        if self.alive is None:
+            return self.rows
+        parts, start = [], 0
+        for batch in self.rows.to_batches():  # `filter` takes twice as long
+            live = np.flatnonzero(self.alive[start : start + batch.num_rows])
+            parts.append(batch.take(pa.array(live)))
+            start += batch.num_rows
+        return pa.Table.from_batches(parts, self.rows.schema)
 
 
 def judged(
     tables: Iterable[pa.Table],
-    judge: Callable[[pa.Table], Flags],
+    judge: Callable[[int, pa.Table], Flags],
+    finish: Callable[[Candidates], T],
     *,
-    known: KeptFlags | None,
+    known: FlagBits | None,
     kept: BoundedCache,
     key: Hashable,
-) -> Iterator[Candidates]:
-    """Yield the rows of a level of a view, and which of them are live.
+    threads: int = 1,
+) -> Iterator[T]:
+    """Judge which rows of a level of a view are live, and yield what a function makes of them, in order.
 
     Args:
         tables: the rows, always in the same order.
-        judge: returns the flags of rows. Not called if they are known.
+        judge: returns the flags of rows, of which the first has this number. Not called if they are known.
         known: the flags of all rows, if they were kept.
         kept: keeps the flags under `key` once all rows were judged.
         key: identifies the view and the level.
+        threads: this many call `judge` and `finish`.
     """
-    if known is not None:
-        start = 0
-        for rows in tables:
-            yield Candidates(rows=rows, alive=known.part(start, rows.num_rows))
-            start += rows.num_rows
-        return
-    flags = _FlagsToKeep(kept)
+
+    def act(numbered: tuple[int, pa.Table]) -> tuple[Flags, T]:
+        start, rows = numbered
+        alive = judge(start, rows) if known is None else known.part(start, rows.num_rows)
+        return alive, finish(Candidates(rows=rows, alive=alive))
+
+    flags = FlagsToKeep(kept)
+    for alive, made in mapped(act, _numbered(tables), threads=threads):
+        if known is None:
+            flags.add(alive)
+        del alive
+        yield made
+        del made
+    if known is None:
+        flags.keep(key)
+
+
+def _numbered(tables: Iterable[pa.Table]) -> Iterator[tuple[int, pa.Table]]:
+    """Yield each table with the number of its first row."""
+    start = 0
     for rows in tables:
-        alive = judge(rows)
-        flags.add(alive)
-        yield Candidates(rows=rows, alive=alive)
-    flags.keep(key)
+        yield start, rows
+        start += rows.num_rows
 
 
 def live_rows(
-    view: View, query: LiveRowsQuery, *, kept: BoundedCache, parallel: int, trace: Trace
-) -> Iterator[Candidates]:
-    """Yield rows of each level, and which of them are live.
+    view: View,
+    query: LiveRowsQuery,
+    finish: Callable[[Candidates], T],
+    *,
+    kept: BoundedCache,
+    parallel: int,
+    trace: Trace,
+) -> Iterator[T]:
+    """Find which rows of each level are live, and yield what a function makes of them.
 
     Args:
+        finish: may be called in several threads at once.
         kept: keeps which rows are live, for the next scan of the same view, and pages of key filters.
-        parallel: maximum number of threads that read generations.
+        parallel: maximum number of threads that read generations, or judge rows of the base.
 
     Raises: the same errors as `read.reader.scan`.
     """
@@ -181,15 +169,16 @@ def live_rows(
         trace.skipped(level_name(one.region, one.generation), one.why)
     if query.limit is not None and query.where is None:
         levels = _enough(levels, query.limit, trace)
-    return _Scan(view, levels, query, kept=kept, parallel=parallel, trace=trace).rows()
+    return _Scan(view, levels, query, finish, kept=kept, parallel=parallel, trace=trace).rows()
 
 
-class _Scan:
+class _Scan(Generic[T]):
     def __init__(
         self,
         view: View,
         levels: Sequence[Level],
         query: LiveRowsQuery,
+        finish: Callable[[Candidates], T],
         *,
         kept: BoundedCache,
         parallel: int,
@@ -197,6 +186,7 @@ class _Scan:
     ) -> None:
         self._view = view
         self._query = query
+        self._finish = finish
         self._levels = levels
         self._generations = [level for level in levels if level.tail is None]
         self._part = query.part or PartOfView(above=True)
@@ -225,12 +215,12 @@ class _Scan:
         expiry = None if where is None else where.expiry
         return self._with_key if expiry is None else with_key(schema, [*self._with_key, expiry.column])
 
-    def rows(self) -> Iterator[Candidates]:
+    def rows(self) -> Iterator[T]:
         has_base = self._query.part is None or self._part.fragments is not None
         if not self._levels:
             if has_base:
                 for batch in self._trace.steps("base", self._base(self._query.columns, limit=self._query.limit)):
-                    yield Candidates(rows=pa.table(batch))
+                    yield self._finish(Candidates(rows=pa.table(batch)))
             return
         if self._generations and not all(self._known.values()):
             _ = self._newest  # before the first row: a reader that a collection overtook can still take a new view
@@ -238,14 +228,20 @@ class _Scan:
             for level in self._levels:
                 if level.tail is not None:
                     for rows in self._gathered("log", level.tail.rows(self._above_columns)):
-                        yield self._matching(Candidates(rows=rows, alive=~rows.column(TOMBSTONE).to_numpy()))
-            for level in self._generations:
-                tables = self._gathered("generations", self._stored(level))
-                yield from map(self._matching, self._judged(level.path, tables, partial(self._alive, level)))
+                        alive = ~rows.column(TOMBSTONE).to_numpy()
+                        yield self._finish_matching(Candidates(rows=rows, alive=alive))
+            for place, level in enumerate(self._levels):
+                if level.tail is None:
+                    tables = self._gathered("generations", self._stored(level))
+                    yield from self._judged(level.path, tables, partial(self._alive, place), self._finish_matching)
         if has_base:
-            names = self._with_key if self._known[_BASE] is None else self._query.columns
+            names = self._query.columns
+            if self._known[_BASE] is None:
+                names = self._with_key
+                _ = self._newest  # once, and not in each thread
             tables = self._gathered("base", self._base(names))
-            yield from self._judged(_BASE, tables, self._alive_in_base)
+            threads = min(self._parallel, _JUDGED_AT_ONCE) if self._query.limit is None else 1
+            yield from self._judged(_BASE, tables, self._alive_in_base, self._finish, threads=threads)
 
     @cached_property
     def _newest(self) -> NewestLevels:
@@ -297,29 +293,43 @@ class _Scan:
         rows = _ROWS_AT_ONCE if limit is None else min(limit, _ROWS_AT_ONCE)
         return self._trace.steps(step, gathered(batches, rows=rows, size=_BYTES_AT_ONCE))
 
-    def _alive(self, level: Level, rows: pa.Table) -> Flags:
+    def _alive(self, place: int, start: int, rows: pa.Table) -> Flags:
         alive: Flags = (
-            (self._newest.level_of(rows) == level.number)  # guard: newer row hides a row of a generation
+            self._is_newest(place, start, rows)  # guard: newer row hides a row of a generation
             & ~rows.column(TOMBSTONE).to_numpy()
         )
         return alive
 
-    def _alive_in_base(self, rows: pa.Table) -> Flags:
+    def _is_newest(self, place: int, start: int, rows: pa.Table) -> Flags:
+        if self._own_where is None:  # these are all rows from `start` on, so their keys were compared before
+            return self._newest.flags_of(place).part(start, rows.num_rows)
+        flags: Flags = self._newest.level_of(rows) == self._levels[place].number
+        return flags
+
+    def _alive_in_base(self, _start: int, rows: pa.Table) -> Flags:
         newest = self._newest.level_of(rows)
         alive: Flags = newest == ABSENT  # guard: newer row hides a row of the base
         return alive
 
     def _judged(
-        self, path: str | None, tables: Iterator[pa.Table], judge: Callable[[pa.Table], Flags]
-    ) -> Iterator[Candidates]:
-        kept = self._kept_of_base if path is _BASE else self._kept_flags
-        return judged(tables, judge, known=self._known[path], kept=kept, key=(self._identity, path))
+        self,
+        path: str | None,
+        tables: Iterator[pa.Table],
+        judge: Callable[[int, pa.Table], Flags],
+        finish: Callable[[Candidates], T],
+        *,
+        threads: int = 1,
+    ) -> Iterator[T]:
+        kept, key = self._kept_of_base if path is _BASE else self._kept_flags, (self._identity, path)
+        return judged(tables, judge, finish, known=self._known[path], kept=kept, key=key, threads=threads)
 
-    def _matching(self, found: Candidates) -> Candidates:
+    def _finish_matching(self, found: Candidates) -> T:
         """Leave out the rows of a level above the base that fail the condition."""
         found = replace(found, rows=found.rows.drop_columns([TOMBSTONE]))
         where = self._query.where
-        return found if where is None else Candidates(rows=where.matching(found.live(), table=self._query.uri))
+        if where is not None:
+            found = Candidates(rows=where.matching(found.live(), table=self._query.uri))
+        return self._finish(found)
 
 
 def _enough(levels: list[Level], limit: int, trace: Trace) -> list[Level]:

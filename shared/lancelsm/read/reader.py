@@ -16,7 +16,7 @@ from lancelsm.dataset.conditions import Condition, read_condition, unexpired
 from lancelsm.dataset.generation import lookup_generation
 from lancelsm.errors import Invalid
 from lancelsm.read.levels_above_base import levels_of, possible_keys_by_path, with_key
-from lancelsm.read.live_rows import LiveRowsQuery, PartOfView, live_rows
+from lancelsm.read.live_rows import Candidates, LiveRowsQuery, PartOfView, live_rows
 from lancelsm.read.tail import Tail
 from lancelsm.read.view import View
 from lancelsm.record.casts import as_schema
@@ -64,8 +64,8 @@ def scan(
         raise Invalid("the list of columns is empty", remedy="Name a column; to count rows, a key column", table=uri)
     out = pa.schema([schema.columns.field(name).remove_metadata() for name in names])
     query = LiveRowsQuery(uri=uri, columns=names, where=_condition(where, view, uri=uri), limit=limit, part=part)
-    found = live_rows(view, query, kept=kept, parallel=parallel, trace=trace)
-    batches = _limited((one.live() for one in found), limit)
+    found = live_rows(view, query, Candidates.live, kept=kept, parallel=parallel, trace=trace)
+    batches = _limited(found, limit)
     return pa.RecordBatchReader.from_batches(out, _shaped(batches, out))
 
 
@@ -90,7 +90,7 @@ def count(
         own = condition is not None and condition.is_of_caller
         column = view.base.schema.primary_key[0] if own or expiry is None else expiry.column
         query = LiveRowsQuery(uri=uri, columns=[column], where=condition)
-        return sum(one.count for one in live_rows(view, query, kept=kept, parallel=parallel, trace=trace))
+        return sum(live_rows(view, query, Candidates.count, kept=kept, parallel=parallel, trace=trace))
 
     if condition is not None:  # the same condition may find other rows later: it may contain the time
         return counted()
