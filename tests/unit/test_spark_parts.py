@@ -19,12 +19,12 @@ from hypothesis import strategies as st
 
 import lancelsm
 from lancelsm.common.layout import RegionId
+from lancelsm.common.zip_importers import forget_zip_importers
 from lancelsm.dataset.base_manifest import Fragment
 from lancelsm.errors import Invalid, Unavailable
 from lancelsm.spark import batch_read
 from lancelsm.spark.arrow_types import spark_batch, spark_schema
 from lancelsm.spark.batch_read import ReadRequest, declared_schema, grouped, grouped_regions, parts, read_part
-from lancelsm.spark.zip_importers import forget_zip_importers
 from lancelsm.table import Table
 from tests.simulation.faults import FakeClock
 from tests.unit.tables import NEWEST, by_key, three_levels
