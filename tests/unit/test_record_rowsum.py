@@ -164,6 +164,22 @@ def test_short_and_long_values_at_any_place_of_a_buffer_are_hashed_as_documented
                 assert found == sum((Setsum.from_digest(each[at]) for at in order[start : start + size]), Setsum.ZERO)
 
 
+@pytest.mark.parametrize("on", ALL, ids=["arrow", "ints", "numpy"])
+@pytest.mark.parametrize("kind", [pa.string(), pa.large_binary()], ids=str)
+def test_bytes_below_a_null_do_not_count(on, kind, monkeypatch):
+    monkeypatch.setattr(rowsum, "arithmetic", lambda rows: on)
+    for size in (3, 40, 600):
+        values = [b"a" * size, b"b", b"c" * size, None, b"d" * 40]
+        expected = sum((row_setsum(one(pa.binary(), [value])) for value in values), Setsum.ZERO)
+        below = pa.array([b"x" * size if value is None else value for value in values], pa.binary()).cast(kind)
+        flags = pa.array([value is not None for value in values]).buffers()[1]
+        nulls = pa.Array.from_buffers(kind, len(values), [flags, *below.buffers()[1:]])
+        assert nulls.null_count == 1
+        found = pa.table([nulls], schema=pa.schema([column("a", kind, 1)]))
+        assert row_setsum(found) == expected
+        assert row_setsum(found.slice(1)) + row_setsum(found.slice(0, 1)) == expected
+
+
 def test_numpy_is_used_only_if_it_is_loaded(monkeypatch):
     assert arithmetic(1000) is with_numpy(np)
     assert arithmetic(1) is INTS

@@ -25,6 +25,7 @@ Values other than numbers have canonical bytes:
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from itertools import accumulate, pairwise
@@ -41,13 +42,7 @@ from lancelsm.record.admission import is_any
 from lancelsm.record.casts import kind_of, list_of_pairs, whole
 from lancelsm.record.schema import TOMBSTONE, field_id
 from lancelsm.record.schema_history import FIELD_ID
-from lancelsm.record.words import WORD, Arithmetic, Words, arithmetic, mixed
-
-_SHORT: Final = 32
-_GOLDEN: Final = 0x9E3779B97F4A7C15
-_WORD_FACTORS: Final = tuple(
-    tuple(mixed((8 * lane + index + 1) * _GOLDEN & WORD) | 1 for index in range(_SHORT // 8)) for lane in (1, 2)
-)
+from lancelsm.record.words import GOLDEN, LARGE, TEXTS, WORD, Arithmetic, Rows, Words, arithmetic, mixed
 
 _BYTES: Final = pa.large_binary()
 _EMPTY: Final = pa.scalar(b"", _BYTES)
@@ -110,9 +105,9 @@ def _together(tables: list[pa.Table]) -> list[Setsum | None]:
         return [None] * len(tables)
     rows = pa.concat_tables(tables)
     on = arithmetic(rows.num_rows)
-    halves = _halves(on, rows, [field for field in rows.schema if field.name != TOMBSTONE])
+    hashes = _hashes(on, rows, [field for field in rows.schema if field.name != TOMBSTONE])
     ends = accumulate((table.num_rows for table in tables), initial=0)
-    return [Setsum.of_columns(on.total(part[start:end]) for part in halves) for start, end in pairwise(ends)]
+    return [Setsum.of_columns(on.totals(hashes, start, end)) for start, end in pairwise(ends)]
 
 
 def row_hashes(rows: pa.Table) -> Iterator[Any]:
@@ -143,8 +138,7 @@ def row_words(rows: pa.Table) -> Any:
     parts = [np.empty((0, 2), np.uint64)]
     for start in range(0, rows.num_rows, _SLICE_ROWS):
         part = rows.slice(start, _SLICE_ROWS)
-        hashes = _hashes(arithmetic(part.num_rows), part, list(rows.schema))
-        parts.append(np.stack([np.asarray(words, np.uint64) for words in hashes], axis=1))
+        parts.append(np.asarray(_hashes(arithmetic(part.num_rows), part, list(rows.schema)), np.uint64).T)
     return np.concatenate(parts)
 
 
@@ -158,105 +152,63 @@ def _summed(
     on, every, some = arithmetic(rows.num_rows), [0] * 4, [0] * 4
     step = max(1, min(_SLICE_ROWS, _SLICE_BYTES * rows.num_rows // max(1, rows.nbytes)))
     for start in range(0, rows.num_rows, step):
-        halves = _halves(on, rows.slice(start, step), [fields[name] for name in columns])
-        every = [total + on.total(part) for total, part in zip(every, halves, strict=True)]
+        hashes = _hashes(on, rows.slice(start, step), [fields[name] for name in columns])
+        every = list(map(operator.add, every, on.totals(hashes)))
         if chosen is not None:
-            flags = _bits(on, chosen.slice(start, step))
-            some = [total + on.total(on.multiply(part, flags)) for total, part in zip(some, halves, strict=True)]
+            some = list(map(operator.add, some, on.totals(on.where(hashes, chosen.slice(start, step)))))
     return Setsum.of_columns(every), Setsum.of_columns(some)
 
 
-def _halves(on: Arithmetic, rows: pa.Table | pa.RecordBatch, fields: list[pa.Field]) -> list[Words]:
-    """Return the columns of a setsum for each row: both halves of both words of its hash."""
-    low, width = on.constant(0xFFFFFFFF), on.constant(32)
-    return [half for word in _hashes(on, rows, fields) for half in (on.both(word, low), on.shift_right(word, width))]
-
-
-def _hashes(on: Arithmetic, rows: pa.Table | pa.RecordBatch, fields: list[pa.Field]) -> tuple[Words, Words]:
+def _hashes(on: Arithmetic, rows: pa.Table | pa.RecordBatch, fields: list[pa.Field]) -> Words:
     """Return both words of the hash of each row."""
-    sums = [on.load(pa.repeat(pa.scalar(seed, pa.uint64()), rows.num_rows)) for seed in _seeds(-2, 0)]
-    for hashed in _columns(on, rows, fields):
-        sums = [on.add(total, words) for total, words in zip(sums, hashed, strict=True)]
-    first, second = sums
-    return on.mix(first), on.mix(on.xor(second, on.multiply(first, on.constant(2))))
+    return on.finished(_columns(on, rows, fields), _seeds(-2, 0), rows.num_rows)
 
 
-def _columns(on: Arithmetic, rows: pa.Table | pa.RecordBatch, fields: list[pa.Field]) -> Iterator[tuple[Words, Words]]:
+def _columns(on: Arithmetic, rows: pa.Table | pa.RecordBatch, fields: list[pa.Field]) -> Iterator[Words]:
     """Yield both words of the hashes of each column, 0 for null."""
     for field in fields:
         yield _hashed(on, _plain(whole(rows.column(field.name))), field)
     if TOMBSTONE in rows.schema.names and (tombstones := whole(rows.column(TOMBSTONE))).true_count:
-        yield _hashed(on, pc.if_else(tombstones, tombstones, pa.scalar(None, pa.bool_())), _TOMBSTONE)
+        yield on.where(_hashed(on, tombstones, _TOMBSTONE), tombstones)
 
 
-def _hashed(on: Arithmetic, column: pa.Array, field: pa.Field) -> tuple[Words, Words]:
-    width = _number_width(column.type)
-    first, second = (_bits(on, column),) * 2 if width else _bytes(on, values(column, field))
-    one, two = _seeds(field_id(field), width)
-    first = on.mix(on.xor(first, on.constant(one)))
-    second = on.multiply(on.xor(second, on.constant(two)), on.constant(_GOLDEN))
-    second = on.mix(on.add(second, on.constant(1)))
-    if column.null_count == 0:
-        return first, second
-    valid = _bits(on, column.is_valid())
-    return on.multiply(first, valid), on.multiply(second, valid)
+def _hashed(on: Arithmetic, column: pa.Array, field: pa.Field) -> Words:
+    if width := _number_width(column.type):
+        words = on.bits(column.cast(_WORDS[1]) if pa.types.is_boolean(column.type) else column.view(_WORDS[width]))
+    else:
+        words = _bytes(on, column if column.type in TEXTS else values(column, field))
+    hashed = on.seeded(words, _seeds(field_id(field), width))
+    return on.where(hashed, column.is_valid()) if column.null_count else hashed
 
 
 @lru_cache(maxsize=4096)
 def _seeds(number: int, width: int) -> tuple[int, int]:
     """Return the two seeds of the values of one width in the column with this field id."""
-    one = mixed((number << 8 | width) * _GOLDEN & WORD)
-    return one, mixed(one ^ _GOLDEN)
+    one = mixed((number << 8 | width) * GOLDEN & WORD)
+    return one, mixed(one ^ GOLDEN)
 
 
-def _bits(on: Arithmetic, column: pa.Array) -> Words:
-    """Return the bits of each value of at most 8 bytes; anything for null."""
-    kind = column.type
-    raw = column.cast(pa.uint8()) if pa.types.is_boolean(kind) else column.view(_WORDS[_number_width(kind)])
-    raw = raw if raw.type == pa.uint64() else raw.cast(pa.uint64())
-    return on.load(pa.Array.from_buffers(pa.uint64(), len(raw), [None, raw.buffers()[1]], offset=raw.offset))
-
-
-def _bytes(on: Arithmetic, column: pa.LargeBinaryArray) -> tuple[Words, Words]:
+def _bytes(on: Arithmetic, column: pa.Array) -> Words:
     """Return two words for each value; anything for null. A value is short or long by its own length alone."""
-    lengths = pc.binary_length(column).fill_null(0)
-    is_long = pc.greater(lengths, _SHORT)
-    longs = is_long.true_count
-    if longs == 0:
-        return _short(on, column, lengths)
-    if longs == len(column):
-        return _long(on, column)
-    rows, is_short = pc.indices_nonzero(is_long), pc.invert(is_long)
-    short = _short(on, column.filter(is_short), lengths.filter(is_short))
-    order = pc.array_sort_indices(pa.concat_arrays([pc.indices_nonzero(is_short), rows]))
-    first, second = (on.gathered(few, many, order) for few, many in zip(short, _long(on, column, rows), strict=True))
-    return first, second
+    short, long = on.split(column)
+    if short is None:
+        return on.texts(column, None)
+    if long is None:
+        return on.digests(_digests(column, None))
+    return on.merged([(short, on.texts(column, short)), (long, on.digests(_digests(column, long)))])
 
 
-def _short(on: Arithmetic, column: pa.LargeBinaryArray, lengths: pa.Array) -> tuple[Words, Words]:
-    words = -(-max(1, pc.max(lengths).as_py()) // 8)  # words of zeros add nothing
-    sums = [_bits(on, lengths)] * 2
-    for index, word in enumerate(on.texts(column, words)):
-        sums = [
-            on.add(total, on.mix(on.multiply(word, on.constant(factors[index]))))
-            for total, factors in zip(sums, _WORD_FACTORS, strict=True)
-        ]
-    return sums[0], sums[1]
-
-
-def _long(on: Arithmetic, column: pa.LargeBinaryArray, rows: pa.Array | None = None) -> tuple[Words, Words]:
-    """Return two words for each value, or for each value in these rows."""
-    ends = _ends(column).to_pylist()
-    count = len(column) if rows is None else len(rows)
-    if ends[-1] - ends[0] < _SLICED_BYTES * count:
-        digests: Iterable[bytes] = map(xxh3_128_digest, (column if rows is None else column.take(rows)).to_pylist())
-    else:  # slices copy no bytes, but take longer to make
-        body = memoryview(column.buffers()[2])
-        spans = pairwise(ends) if rows is None else [(ends[row], ends[row + 1]) for row in rows.to_pylist()]
-        digests = [xxh3_128_digest(body[start:end]) for start, end in spans]
-    flat = pa.Array.from_buffers(pa.uint64(), 2 * count, [None, pa.py_buffer(b"".join(digests))])
-    first, second = on.transposed(flat, 2)
-    return first, second
+def _digests(column: pa.Array, rows: Rows) -> bytes:
+    """Return the digests of the values, or of those in some rows, one after the other."""
+    kind = pa.int64() if column.type in LARGE else pa.int32()
+    ends = pa.Array.from_buffers(kind, len(column) + 1, [None, column.buffers()[1]], offset=column.offset).to_pylist()
+    if ends[-1] - ends[0] < _SLICED_BYTES * len(column):
+        chosen = column if rows is None else column.take(pa.array(rows))
+        return b"".join(map(xxh3_128_digest, chosen.cast(_BYTES).to_pylist()))
+    # Slices copy no bytes, but take longer to make.
+    body = memoryview(column.buffers()[2])
+    spans = pairwise(ends) if rows is None else [(ends[row], ends[row + 1]) for row in pa.array(rows).to_pylist()]
+    return b"".join([xxh3_128_digest(body[start:end]) for start, end in spans])
 
 
 def values(column: pa.Array, field: pa.Field) -> pa.Array:
