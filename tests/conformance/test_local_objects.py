@@ -12,7 +12,7 @@ import pytest
 import lancelsm
 from lancelsm.errors import Invalid, Unavailable
 from lancelsm.objects import PreconditionFailed, WriteUnknown, Written, filesystem
-from lancelsm.objects.filesystem import TEMPORARY, LocalStore
+from lancelsm.objects.filesystem import TEMPORARY, LocalStore, etag_of
 from lancelsm.objects.location import local_path
 from lancelsm.objects.open import open_store
 from lancelsm.objects.posix import locks_work, to_lsm_error, try_lock
@@ -285,3 +285,12 @@ def test_a_large_body_is_written_in_pieces_that_the_page_cache_takes_cheaply(tmp
 
     assert LocalStore(tmp_path).get("large").body == body
     assert sizes == [1 << 20, 1 << 20, 1 << 19]
+
+
+def test_the_etag_of_a_write_is_computed_only_if_it_is_asked_for(tmp_path, monkeypatch):
+    hashed = []
+    monkeypatch.setattr(filesystem, "etag_of", lambda body: hashed.append(bytes(body)) or etag_of(body))
+    written = unsynced(tmp_path).create(KEY, b"x")
+    assert hashed == []
+    assert written == Written(etag=etag_of(b"x")) != Written(etag=etag_of(b"y"))
+    assert (written.etag, hashed) == (etag_of(b"x"), [b"x"])

@@ -53,11 +53,32 @@ class Listed:
     etag: ETag | None = field(default=None, compare=False)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@final
 class Written:
-    """The write was applied; `etag` is the ETag of the new object."""
+    """The write was applied.
 
-    etag: ETag
+    Args:
+        etag: the ETag of the new object, or the function that computes it when it is first needed.
+    """
+
+    __slots__ = ("_etag",)
+
+    def __init__(self, *, etag: ETag | Callable[[], ETag]) -> None:
+        self._etag = etag
+
+    @property
+    def etag(self) -> ETag:
+        if callable(self._etag):
+            self._etag = self._etag()
+        return self._etag
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Written) and self.etag == other.etag
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"Written(etag={self.etag!r})"
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ import os
 import stat
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 
 from xxhash import xxh3_128_hexdigest
@@ -223,7 +224,7 @@ class LocalStore:
             sync_directory(os.path.dirname(path), self._fsync)
         except OSError as error:
             return WriteUnknown(cause=f"{path} was written, but may not survive a power failure: {error.strerror}")
-        return Written(etag=etag_of(body))
+        return Written(etag=partial(etag_of, body))
 
     def _precondition_failed(self, path: str) -> PreconditionFailed:
         with suppress(FileNotFoundError, NotADirectoryError):

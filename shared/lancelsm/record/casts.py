@@ -60,6 +60,8 @@ def cast_column(column: pa.ChunkedArray, field: pa.Field) -> pa.Array:
         start = rows.stop
         attempt(chunk, lambda part: part.validate(full=True), field, rows)
         casts.append(converted(chunk, field, rows))
+    if len(casts) == 1 and len(casts[0]):
+        return casts[0]
     try:
         return whole(pa.chunked_array(casts, field.type))
     except pa.ArrowInvalid as error:

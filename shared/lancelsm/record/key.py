@@ -22,7 +22,7 @@ from lancelsm.record.schema import TableSchema, unknown_column
 _EMPTY: Final = pa.scalar(b"", pa.large_binary())
 _PRESENT: Final = pa.scalar(b"\1", pa.large_binary())
 _END: Final = pa.scalar(b"\0\0", pa.large_binary())
-_FIRST_ROWS: Final = 64  # keys in any other order are noticed here
+_FIRST_ROWS: Final = 1024  # keys in any other order are noticed here
 _KEY_KINDS: Final = (
     pa.types.is_boolean,
     pa.types.is_integer,
@@ -87,23 +87,30 @@ def has_key_of(rows: pa.Table, others: pa.Table, primary_key: tuple[str, ...]) -
 
 def last_of_key(table: pa.Table, primary_key: tuple[str, ...]) -> pa.Array:
     """Return for each row the index of the last row with its key."""
+    rows = table.num_rows
+    if _ascends(table, primary_key):
+        return pa.arange(0, rows)
     columns = [whole(table.column(name)) for name in primary_key]
     keys = columns[0] if len(columns) == 1 else _tuple_codes(columns)
-    rows = len(keys)
-    if len(columns) == 1 and _ascend(keys.slice(0, _FIRST_ROWS)) and _ascend(keys):
-        return pa.arange(0, rows)
     # index_in returns the first of equal values in its set. In reverse order that is the last one.
     return pc.subtract(rows - 1, pc.index_in(keys, value_set=keys.take(pa.arange(rows - 1, -1, -1))))
 
 
-def _ascend(keys: pa.Array) -> bool:
-    """Return whether each key is larger than the one before it, so that each is there once."""
-    return keys.null_count == 0 and bool(pc.all(pc.less(keys[:-1], keys[1:]), min_count=0).as_py())
+def _ascends(table: pa.Table, primary_key: tuple[str, ...]) -> bool:
+    """Return whether a key of one column is larger in each row than in the row before, so that it is there once."""
+    if len(primary_key) > 1:
+        return False
+    keys = whole(table.column(primary_key[0]))
+    return all(
+        pc.less(some.slice(0, len(some) - 1), some.slice(1)).true_count == len(some) - 1
+        for some in ((keys.slice(0, _FIRST_ROWS), keys) if len(keys) > _FIRST_ROWS else (keys,))
+        if len(some)
+    )
 
 
 def fold(table: pa.Table, primary_key: tuple[str, ...]) -> Fold:
     """Keep the last row of each key. Return the dropped rows too, so that a flush can prove that the sums balance."""
-    if table.num_rows < 2:
+    if table.num_rows < 2 or _ascends(table, primary_key):
         return Fold(rows=table, superseded=table.slice(0, 0))
     last = last_of_key(table, primary_key)
     is_last = pc.equal(last, pa.arange(0, table.num_rows))

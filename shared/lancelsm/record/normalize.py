@@ -216,7 +216,7 @@ def _columns(data: Any, *, schema: TableSchema | None = None) -> Mapping[str, _C
         if type(data).__module__.partition(".")[0] == "polars" and hasattr(data, "schema"):
             for name, kind in data.schema.items():
                 _check_no_objects(kind, name)
-        return _table_columns(_imported(pa.table, data))
+        return _table_columns(data if isinstance(data, pa.Table) else _imported(pa.table, data))
     if isinstance(data, str | bytes) or not isinstance(data, Iterable):
         raise Invalid(
             f"rows can't be read from {type(data).__name__}", remedy="Give Arrow data, columns, or rows as dicts"
@@ -262,8 +262,10 @@ def _row_columns(rows: list[Any]) -> Mapping[str, _Column] | None:
 
 
 def _column(name: str, values: Any) -> _Column:
-    if isinstance(values, list | tuple):
+    if isinstance(values, list | tuple | pa.ChunkedArray):
         return values
+    if isinstance(values, pa.Array):
+        return pa.chunked_array([values])
     check_nesting(values, name)
     if hasattr(values, "__arrow_c_stream__"):
         _check_no_objects(getattr(values, "dtype", None), name)

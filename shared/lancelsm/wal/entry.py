@@ -53,6 +53,8 @@ _NARROW = (  # types whose buffers hold bytes, offsets, and numbers of at most 8
     pa.types.is_fixed_size_binary,
 )
 
+_PLAIN = pa.ipc.IpcWriteOptions()  # without them, pyarrow reads the environment for each stream
+_COMPRESSED = pa.ipc.IpcWriteOptions(compression="zstd")
 _END_OF_STREAM = b"\xff\xff\xff\xff\x00\x00\x00\x00"
 _HEADROOM = 4096  # for what our metadata adds to the schema message
 _LEAST_RATIO = 4  # of plain to compressed bytes: to read less is not worth its CPU
@@ -276,7 +278,7 @@ def decode(body: bytes, *, position: Position, key: str) -> Entry:
         raise Corrupt(f"not a WAL entry: {error}", position=position, object=key) from error
 
 
-def _write(rows: pa.Table, sink: pa.NativeFile, options: pa.ipc.IpcWriteOptions | None = None) -> None:
+def _write(rows: pa.Table, sink: pa.NativeFile, options: pa.ipc.IpcWriteOptions = _PLAIN) -> None:
     with pa.ipc.new_stream(sink, rows.schema, options=options) as writer:
         writer.write_table(rows)
 
@@ -284,7 +286,7 @@ def _write(rows: pa.Table, sink: pa.NativeFile, options: pa.ipc.IpcWriteOptions 
 def _compressed(rows: pa.Table, *, most: int) -> memoryview | None:
     """Return the compressed stream; None if it has more than this number of bytes."""
     sink = pa.BufferOutputStream()
-    _write(rows, sink, pa.ipc.IpcWriteOptions(compression="zstd"))
+    _write(rows, sink, _COMPRESSED)
     stream = sink.getvalue()
     return memoryview(stream).cast("B") if stream.size <= most else None
 

@@ -21,8 +21,6 @@ from lancelsm.region.head import Head, Summary, Swap
 from lancelsm.registry import SwapLost
 from lancelsm.wal.entry import Draft, Encoded, Entry, decode, encode
 
-_COUNTED = ("next_position", "entry_setsum", "wal_rows", "wal_bytes")
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Appended:
@@ -188,8 +186,13 @@ def advance_head(region: Region, step: Swap) -> Head | SwapLost | registry.SwapU
     """
     outcome = region.swap(step)
     if isinstance(outcome, Head):
-        record = heads.to_record(outcome)
-        other = [name for name in _COUNTED if record[name] != step.change[name]]
+        counted = {
+            "next_position": outcome.next_position,
+            "entry_setsum": outcome.entry_setsum.hex(),
+            "wal_rows": outcome.wal_rows,
+            "wal_bytes": outcome.wal_bytes,
+        }
+        other = [name for name, value in counted.items() if value != step.change[name]]
         if other:
             raise Corrupt(
                 f"the head does not have the values that were written to it: {', '.join(other)} differs",
