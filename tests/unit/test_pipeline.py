@@ -21,10 +21,10 @@ from lancelsm.record.schema import TableSchema, declare_primary_key, numbered
 from lancelsm.region.catalog import Directory, TableContext, regions
 from lancelsm.region.handle import WriteTarget
 from lancelsm.routing.spec import parse_regions
-from lancelsm.wal.acknowledgement import Acknowledgement
 from lancelsm.wal.append import append
 from lancelsm.wal.claim import claim, create_region, seal
 from lancelsm.wal.entry import decode, draft
+from lancelsm.wal.group_commit import Submission
 from lancelsm.wal.pipeline import Pipeline
 from lancelsm.wal.writer import Writer
 from tests.simulation.environment import TABLE
@@ -295,13 +295,13 @@ def test_a_submit_that_waits_for_a_free_slot_is_refused_when_the_pipeline_closes
 
 
 def test_an_interrupted_wait_leaves_the_writer_usable(target, store):
-    class Interrupted(Acknowledgement):
+    class Interrupted(Submission):
         def result(self, timeout=None):
             raise KeyboardInterrupt
 
     writer = Writer(target, pipeline_depth=2)
     with writer, pytest.MonkeyPatch.context() as patch:
-        patch.setattr("lancelsm.wal.writer.Acknowledgement", Interrupted)
+        patch.setattr("lancelsm.wal.writer.Submission", Interrupted)
         with pytest.raises(KeyboardInterrupt):
             writer.upsert(row(1))
     assert in_log(target) == [1]

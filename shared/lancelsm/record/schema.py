@@ -53,7 +53,7 @@ class TableSchema:
     def __hash__(self) -> int:
         return hash((self.columns, self.primary_key))
 
-    @property
+    @cached_property
     def version(self) -> int:
         return self.history.version
 

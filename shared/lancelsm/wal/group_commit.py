@@ -5,8 +5,6 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable
-from concurrent.futures import Future
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from time import sleep  # noqa: TID251 - no time passes: it lets other threads run
 
@@ -15,19 +13,20 @@ import pyarrow as pa
 from lancelsm.common.clock import Clock
 from lancelsm.common.write_result import Committed, CommittedEntry
 from lancelsm.record.single_rows import SingleRow
+from lancelsm.wal.acknowledgement import Acknowledgement
 from lancelsm.wal.region_writer import committed
 
 
-@dataclass(slots=True, eq=False)
-class Submission:
-    """The rows of one call. `parts` counts the regions that they go to and that have not answered yet."""
+class Submission(Acknowledgement[Committed]):
+    """The rows of one call, until it is done, and its future. `parts` counts the regions that have not answered yet."""
 
-    rows: pa.Table | SingleRow
-    size: int
-    future: Future[Committed]
-    parts: int = 1
-    entries: tuple[CommittedEntry, ...] = ()
-    failure: BaseException | None = None
+    def __init__(self, rows: pa.Table | SingleRow, size: int) -> None:
+        super().__init__()
+        self.rows = rows
+        self.size = size
+        self.parts = 1
+        self.entries: tuple[CommittedEntry, ...] = ()
+        self.failure: BaseException | None = None
 
     @property
     def shares(self) -> list[Share]:
@@ -158,7 +157,7 @@ class Buffer:
     def settle(self, shares: Iterable[Share], outcome: CommittedEntry | BaseException) -> None:
         """Report the outcome of an entry to the submissions that have rows in it; complete those that are done."""
         done = []
-        entries: dict[int, CommittedEntry] = {}  # by the number of rows, since most submissions are alike
+        entries: dict[int, tuple[CommittedEntry]] = {}  # by the number of rows, since most submissions are alike
         with self.lock:
             for submission, rows in shares:
                 if isinstance(outcome, BaseException):
@@ -166,18 +165,22 @@ class Buffer:
                     self.failure = self.failure or outcome
                 else:
                     if rows not in entries:
-                        entries[rows] = replace(outcome, rows=rows)
-                    submission.entries += (entries[rows],)
+                        entries[rows] = (replace(outcome, rows=rows),)
+                    submission.entries += entries[rows]  # the same tuple, if it is the first one
                 submission.parts -= 1
                 if submission.parts <= 0:
                     self.size -= submission.size
+                    submission.rows = None  # a caller may keep many futures
                     done.append(submission)
-        results: dict[tuple[CommittedEntry, ...], Committed] = {}
+        results: dict[int, Committed] = {}  # by identity: the hash of the entries takes longer than the rest
         for submission in done:
-            with suppress(BaseException):  # an error in the callback of one caller must not affect others
+            try:
                 if submission.failure is not None:
-                    submission.future.set_exception(submission.failure)
+                    submission.set_exception(submission.failure)
                     continue
-                if submission.entries not in results:
-                    results[submission.entries] = committed(submission.entries)
-                submission.future.set_result(results[submission.entries])
+                result = results.get(id(submission.entries))
+                if result is None:
+                    result = results[id(submission.entries)] = committed(submission.entries)
+                submission.set_result(result)
+            except BaseException:  # noqa: BLE001 - an error in the callback of one caller must not affect others
+                continue

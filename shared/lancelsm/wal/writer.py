@@ -28,7 +28,6 @@ from lancelsm.record.single_rows import SingleRow, SingleRows
 from lancelsm.region.catalog import SealedRegion
 from lancelsm.region.handle import WriteTarget, newest_columns
 from lancelsm.routing.route import only_region, route
-from lancelsm.wal.acknowledgement import Acknowledgement
 from lancelsm.wal.group_commit import Buffer, GroupQueue, RegionPart, Share, Submission, Waiting
 from lancelsm.wal.region_writer import RegionWriters, committed
 
@@ -219,7 +218,7 @@ class Writer:
         self._pool.finish()
 
     def _queue(self, rows: pa.Table | SingleRow, size: int) -> Future[Committed]:
-        future: Acknowledgement[Committed] = Acknowledgement()
+        waiting = Submission(rows, size)
         buffer = self._buffer
         with buffer.lock:
             if self._closed:
@@ -232,14 +231,13 @@ class Writer:
                 )
             if rows.num_rows:
                 buffer.size += size
-                waiting = Submission(rows, size, future)
                 if self._only_region is not None:
                     self._put(self._only_region, waiting)
                 elif self._unrouted.put(waiting):
                     self._routing_pool.submit(self._unrouted.run)
         if not rows.num_rows:
-            future.set_result(committed(()))
-        return future
+            waiting.set_result(committed(()))
+        return waiting
 
     def _put(self, values: RegionValues, waiting: Waiting) -> None:
         """Queue rows for a region."""
@@ -329,7 +327,7 @@ class Writer:
                 shares += [share for waiting in members for share in waiting.shares]
                 tables += [waiting.rows for waiting in members]
                 continue
-            found = [share for waiting in members for share in waiting.shares]
+            found: list[Share] = [(waiting, 1) for waiting in members if isinstance(waiting, Submission)]
             try:
                 done = 0
                 for rows, first in converter.convert([waiting.rows for waiting in members]):
