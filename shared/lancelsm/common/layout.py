@@ -25,6 +25,7 @@ import re
 import uuid
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import NewType, TypeAlias
 
 TableId = NewType("TableId", str)  # UUID, canonical lower-case text
@@ -204,6 +205,7 @@ def table_id(nonce: Nonce) -> TableId:
     return TableId(str(uuid.UUID(hex=nonce, version=4)))
 
 
+@lru_cache(maxsize=4096)
 def region_id(*, table: TableId, spec_id: int, values: RegionValues) -> RegionId:
     """Return the id of the region with these values. It is deterministic, so two concurrent creators create one region.
 

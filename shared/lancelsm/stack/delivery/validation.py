@@ -91,16 +91,11 @@ def _conform(rows: pa.Table, schema: TableSchema) -> pa.Table:
     except pa.ArrowException as error:
         reason = str(error).partition("\n")[0]
         raise Invalid(f"the row does not fit the table: {reason:.200}") from error
-    live = pc.invert(found.column(TOMBSTONE))
     for field in schema.columns:
-        nulls = found.column(field.name).is_null()
-        if field.name in schema.primary_key:
-            wrong = nulls
-        elif not field.nullable:
-            wrong = pc.and_(nulls, live)
-        else:
+        column, is_key = found.column(field.name), field.name in schema.primary_key
+        if column.null_count == 0 or (field.nullable and not is_key):
             continue
-        if pc.any(wrong).as_py():
+        if is_key or pc.any(pc.and_not(column.is_null(), found.column(TOMBSTONE))).as_py():
             raise Invalid(f"column {field.name!r} is null", field=field.name)
     if found.column(TOMBSTONE).null_count:
         raise Invalid(f"column {TOMBSTONE!r} is null", field=TOMBSTONE)
