@@ -246,6 +246,12 @@ ASIDE = frozenset(
     }
 )
 
+_USERS = [
+    f"lancelsm.{name}"
+    for name in ("dataset", "region", "read", "compaction", "history", "gc", "admin", "scrubbing", "table")
+]
+"""The packages that call the seam."""
+
 PROCESS: ContextVar[str] = ContextVar("PROCESS", default="")
 """The calling process, since the functions of the seam have no such argument."""
 
@@ -300,7 +306,13 @@ def _module(name: str) -> ModuleType:
 
 @cache
 def _uses() -> list[tuple[str, Original, list[tuple[ModuleType, str]]]]:
-    """Return each function, and every name of it in a module of the library."""
+    """Return each function, and every name of it in a module of the library.
+
+    A module that was imported only within a context would keep the calls of that context. So all are imported first.
+    """
+    for package in _USERS:
+        for found in pkgutil.walk_packages(importlib.import_module(package).__path__, f"{package}."):
+            importlib.import_module(found.name)
     functions = {
         name: _function(name)
         for name in sorted(READS | STREAMS | EXPIRING | WRITES | OUTER_WRITES | COLLECTING_READS | COLLECTING_WRITES)

@@ -16,7 +16,6 @@ from unittest import mock
 import lance
 import pyarrow as pa
 
-from lancelsm.admin import change_columns  # noqa: F401 - tables import it when columns change; then it is wrapped
 from lancelsm.admin.create import create_table
 from lancelsm.common.clock import SeededIds
 from lancelsm.common.layout import Key, Position, RegionId, TableId, wal_entry

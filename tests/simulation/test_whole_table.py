@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import io
 import itertools
+import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
@@ -250,6 +251,21 @@ def test_the_simulation_knows_every_function_of_the_seam() -> None:
 
     assert seam.functions() == public
     assert sum(len(names) for names in listed) == len(set().union(*listed)), "a function is in two sets"
+
+
+def test_no_module_keeps_the_calls_of_a_simulation_that_has_ended(tmp_path: Path) -> None:
+    with TableEnvironment(tmp_path / "table") as environment:
+        for name, act in SCENARIO.items():
+            act(environment, name)
+
+    library = {name: module for name, module in sys.modules.items() if name.partition(".")[0] == "lancelsm"}
+    kept = [
+        f"{name}.{attribute}"
+        for name, module in library.items()
+        for attribute, value in vars(module).items()
+        if getattr(value, "__module__", None) == seam.__name__
+    ]
+    assert kept == []
 
 
 def test_the_scenario_makes_every_call_of_the_seam(tmp_path: Path) -> None:
