@@ -245,6 +245,21 @@ def test_a_process_that_ends_releases_its_version(table):
 
 
 @pytest.mark.rest
+def test_a_forked_child_ends_and_leaves_the_version_to_its_parent(table):
+    code = f"""
+import os, signal, sys, lancelsm
+held = lancelsm.open({table.uri!r}, at=1)
+child = os.fork()
+if child == 0:
+    signal.alarm(30)
+    sys.exit(0)
+print(os.waitpid(child, 0)[1], len(held.snapshots()))
+"""
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ran.stdout.split() == ["0", "1"]
+
+
+@pytest.mark.rest
 def test_rows_of_a_version_expire_by_the_time_of_the_version_and_are_not_restored(tmp_path):
     """The first row lives for a second, which is over before the version is read."""
     soon = datetime.now(UTC) + timedelta(seconds=1)

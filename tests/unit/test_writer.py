@@ -444,6 +444,31 @@ def test_what_was_submitted_is_written_before_the_process_ends(tmp_path: Path) -
 
 
 @pytest.mark.rest
+def test_a_forked_child_neither_uses_nor_closes_the_writer_of_its_parent(tmp_path: Path) -> None:
+    table = create(tmp_path)
+    script = f"""
+import os, signal, sys, lancelsm
+with lancelsm.open({table.uri!r}).writer(exclusive=True) as writer:
+    writer.upsert({row(1)!r})
+    child = os.fork()
+    if child == 0:
+        signal.alarm(30)
+        try:
+            writer.upsert({row(2)!r})
+        except lancelsm.errors.Invalid as refused:
+            print(refused, flush=True)
+        sys.exit(0)
+    print(os.waitpid(child, 0)[1], writer.upsert({row(3)!r}).rows)
+"""
+    ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+
+    refused, after = ran.stdout.splitlines()
+    assert "before this process was forked" in refused
+    assert after == "0 1"
+    assert rows_of(table) == [row(1), row(3)]
+
+
+@pytest.mark.rest
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_an_interrupt_at_any_call_lets_a_writer_close(tmp_path: Path) -> None:
     table = create(tmp_path)

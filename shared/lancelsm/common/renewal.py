@@ -6,6 +6,7 @@ See `common.task_pool` for why this uses no thread or event of `threading`.
 from __future__ import annotations
 
 import _thread
+import os
 from collections.abc import Callable
 from contextlib import suppress
 from queue import SimpleQueue
@@ -24,10 +25,11 @@ class Renewal:
         self._going = _thread.allocate_lock()  # held until the end
         self._going.acquire()
         self._ended: SimpleQueue[None] = SimpleQueue()
-        self._thread: int | None = None
+        self._process: int | None = None  # the one that has the thread
 
     def start(self) -> None:
-        self._thread = _thread.start_new_thread(self._run, ())
+        _thread.start_new_thread(self._run, ())
+        self._process = os.getpid()
 
     def stop(self) -> None:
         """Stop soon. It waits for no lock, so a finaliser may call it."""
@@ -35,9 +37,12 @@ class Renewal:
             self._going.release()
 
     def end(self) -> None:
-        """Stop, and wait for a step that is running. May be called again after a KeyboardInterrupt."""
+        """Stop, and wait for a step that is running. May be called again after a KeyboardInterrupt.
+
+        A forked child does not have the thread, so it has nothing to wait for.
+        """
         self.stop()
-        if self._thread is not None:
+        if self._process == os.getpid():
             self._ended.get()
 
     def _run(self) -> None:

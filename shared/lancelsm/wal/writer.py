@@ -87,6 +87,7 @@ class Writer:
         self._unrouted = self._new_queue(self._route, routing)
         self._buffer = Buffer()
         self._closed = False
+        self._is_forked = False  # in a child of the process that opened it
 
     def __enter__(self) -> Self:
         return self
@@ -202,9 +203,13 @@ class Writer:
     def close(self) -> None:
         """Wait for everything that was submitted, then give back exclusive regions. Idempotent.
 
+        In a forked child it does nothing: the process that opened the writer has its threads, rows and regions.
+
         Raises:
             Unavailable, Ambiguous, Contended, Corrupt: a region could not be given back. Close again, or claim it.
         """
+        if self._is_forked:
+            return
         with self._buffer.lock:
             self._closed = True
         # Each step can be repeated: after a Ctrl-C, a second call must still give regions back.
@@ -218,6 +223,12 @@ class Writer:
         self._pool.finish()
 
     def _queue(self, rows: pa.Table | SingleRow, size: int) -> Future[Committed]:
+        if self._is_forked:
+            raise Invalid(
+                "the writer was opened before this process was forked",
+                remedy="Open a table and a writer in each process",
+                table=self._target.context.uri,
+            )
         waiting = Submission(rows, size)
         buffer = self._buffer
         with buffer.lock:
@@ -354,7 +365,16 @@ class Writer:
 
 
 _OPEN: Final = weakref.WeakSet[Writer]()
-os.register_at_fork(after_in_child=_OPEN.clear)  # a child has none of the threads
+
+
+def _disown_all() -> None:
+    """Mark all writers in a forked child, which has none of their threads."""
+    for writer in _OPEN:
+        writer._is_forked = True
+    _OPEN.clear()
+
+
+os.register_at_fork(after_in_child=_disown_all)
 
 
 @atexit.register
