@@ -245,7 +245,7 @@ def snapshot_errors(context: TableContext, pin: Pin) -> Iterator[None]:
         yield
     except (Corrupt, Invalid, Unavailable) as error:
         if not pins.held(context, pin):  # guard: missing snapshot is not damage
-            raise _not_found(context, pin.name) from error
+            raise _missing(context, pin) from error
         raise
 
 
@@ -262,10 +262,12 @@ def check_readable(context: TableContext, pin: Pin) -> None:
     if (
         record is None or record["nonce"] != pin.nonce  # guard: snapshot is read by its holder
     ):
-        raise _not_found(context, pin.name)
+        raise _missing(context, pin)
     if (  # guard: expired snapshot is not read
         record["expires"] != pin_records.NEVER and float(record["expires"]) <= context.clock.now()
     ):
+        if _is_of_version(pin):
+            raise _missing(context, pin)
         raise Invalid(
             "the snapshot has expired",
             remedy=f"If no collection has removed it yet: lancelsm snapshot refresh {context.uri} --name {pin.name} "
@@ -287,6 +289,27 @@ def _kept_for_clone(handle: TableHandle, pin: PinIdentity) -> Invalid:
         table=handle.context.uri,
         snapshot=pin.name,
     )
+
+
+def _missing(context: TableContext, pin: Pin) -> Invalid:
+    """Build the error for a pin that its reader had, and that no longer exists."""
+    if not _is_of_version(pin):
+        return _not_found(context, pin.name)
+    return Invalid(
+        f"version {pin.base_version} of the base is no longer held: the table was closed, or its process stood still",
+        remedy=f"Open it again: lancelsm.open(uri, at={pin.base_version})",
+        table=context.uri,
+    )
+
+
+def version_name(version: int, nonce: Nonce) -> str:
+    """Return a new name for the pin of a version of the base."""
+    return f"version-{version}-{nonce[:12]}"
+
+
+def _is_of_version(pin: Pin) -> bool:
+    """Return whether a pin is that of a version of the base, which no user has named."""
+    return not pin.regions and pin.name.startswith(f"version-{pin.base_version}-")
 
 
 def _not_found(context: TableContext, name: str, *, needed: bool = True) -> Invalid:

@@ -28,6 +28,7 @@ from lancelsm.history.snapshot import (
     renewal_step,
     tag_of,
     undo_snapshot,
+    version_name,
 )
 from lancelsm.region.catalog import TableContext
 from lancelsm.region.handle import Overwritten, TableHandle, check_table
@@ -69,7 +70,7 @@ def hold_version(handle: TableHandle, version: int) -> VersionHold:
 
     Raises: the same errors as `pin_version`.
     """
-    name = f"version-{version}-{handle.context.ids.nonce()[:12]}"
+    name = version_name(version, handle.context.ids.nonce())
     return VersionHold(handle, pin_version(handle, version, name=name, ttl_seconds=HOLD_SECONDS))
 
 
