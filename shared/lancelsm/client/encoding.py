@@ -19,6 +19,7 @@ from enum import Enum
 from pathlib import PurePath
 from typing import Any, Final, Literal
 
+from lancelsm.common.arrow_input import read_whole
 from lancelsm.errors import Invalid
 
 Op = Literal["upsert", "delete"]
@@ -113,7 +114,7 @@ def _table(data: Any) -> Any:
     except ModuleNotFoundError as error:
         raise Invalid("pyarrow is not installed", remedy="Install it, or give rows as dicts") from error
     try:
-        table = pa.table(data)
+        table = read_whole(data)
         # Arrow can't write an empty chunk that was imported with an offset.
         return pa.Table.from_batches([batch for batch in table.to_batches() if batch.num_rows], table.schema)
     # The producer of the stream chooses the exception, e.g. NotImplementedError for a type that it can't export.

@@ -10,6 +10,7 @@ from typing import Any, Final, Literal, TypeAlias
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lancelsm.common.arrow_input import read_whole
 from lancelsm.common.error_text import shown
 from lancelsm.errors import Invalid
 from lancelsm.record.casts import cast_column, nulls, shown_value
@@ -95,7 +96,7 @@ def readable_again(data: Any) -> Any:
         Invalid: the rows can't be read.
     """
     if hasattr(data, "__arrow_c_stream__"):
-        return data if hasattr(data, "__len__") else _imported(pa.table, data)
+        return data if hasattr(data, "__len__") else _imported(read_whole, data)
     return listed(data) if isinstance(data, Iterator) else data
 
 
@@ -216,7 +217,7 @@ def _columns(data: Any, *, schema: TableSchema | None = None) -> Mapping[str, _C
         if type(data).__module__.partition(".")[0] == "polars" and hasattr(data, "schema"):
             for name, kind in data.schema.items():
                 _check_no_objects(kind, name)
-        return _table_columns(data if isinstance(data, pa.Table) else _imported(pa.table, data))
+        return _table_columns(data if isinstance(data, pa.Table) else _imported(read_whole, data))
     if isinstance(data, str | bytes) or not isinstance(data, Iterable):
         raise Invalid(
             f"rows can't be read from {type(data).__name__}", remedy="Give Arrow data, columns, or rows as dicts"

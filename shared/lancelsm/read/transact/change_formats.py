@@ -8,8 +8,7 @@ from decimal import Decimal
 from functools import partial
 from typing import Any, Literal
 
-import pyarrow as pa
-
+from lancelsm.common.arrow_input import read_whole
 from lancelsm.common.error_text import shown
 from lancelsm.common.json_text import finite, parse_json
 from lancelsm.errors import Invalid
@@ -60,7 +59,7 @@ def listed_events(events: Any, *, exact: bool) -> tuple[list[Any], bool]:
         lines = events.split("\n") if isinstance(events, str) else events.split(b"\n")  # a text may have U+2028
         return [parse(line) for line in lines if line.strip()], True
     if hasattr(events, "__arrow_c_stream__") or hasattr(events, "__arrow_c_array__"):
-        rows = pa.table(events)
+        rows = read_whole(events)
         if len({*rows.column_names}) < rows.num_columns:
             twice = next(name for name in rows.column_names if rows.column_names.count(name) > 1)
             raise Invalid(f"duplicate column {twice!r}", remedy="Name each column once", field=twice)
