@@ -20,12 +20,12 @@ from lancelsm.common.layout import RegionValues
 from lancelsm.common.row_types import ArrowLike, Keys
 from lancelsm.common.task_pool import TaskPool
 from lancelsm.common.write_result import Committed, CommittedEntry
-from lancelsm.errors import Contended, Invalid, LsmError, Unavailable, error_context
+from lancelsm.errors import Contended, Corrupt, Invalid, LsmError, Unavailable, error_context
 from lancelsm.record.normalize import deletes, readable_again
 from lancelsm.record.schema import TableSchema, conform
 from lancelsm.record.schema_history import version_of
 from lancelsm.record.single_rows import SingleRow, SingleRows
-from lancelsm.region.catalog import SealedRegion
+from lancelsm.region.catalog import SealedRegion, check_not_dropped
 from lancelsm.region.handle import WriteTarget, newest_columns
 from lancelsm.routing.route import only_region, route
 from lancelsm.wal.group_commit import Buffer, GroupQueue, RegionPart, Share, Submission, Waiting
@@ -275,7 +275,7 @@ class Writer:
         except SealedRegion as sealed:
             self._append_again(rows, shares, sealed)
         except BaseException as error:  # noqa: BLE001 - the futures of these rows must fail
-            self._buffer.settle(shares, error)
+            self._settle(shares, error)
 
     def _settle(self, shares: list[Share], outcome: CommittedEntry | BaseException) -> None:
         if isinstance(outcome, SealedRegion):  # only if several entries are in flight
@@ -284,7 +284,17 @@ class Writer:
                 remedy="It is not in the log: write its rows again",
                 table=self._target.context.uri,
             )
+        elif isinstance(outcome, Corrupt):
+            outcome = self._drop() or outcome
         self._buffer.settle(shares, outcome)
+
+    def _drop(self) -> LsmError | None:
+        """Return the error for a table that was dropped; None if it was not: something else is missing."""
+        try:
+            check_not_dropped(self._target.context)
+        except Exception as error:  # noqa: BLE001 - the futures must fail, whatever happens here
+            return error if isinstance(error, Invalid) else None
+        return None
 
     def _append_again(self, rows: pa.Table, shares: list[Share], sealed: SealedRegion) -> None:
         """Append rows of a region that a reshard has sealed to the regions where their keys are now.
@@ -308,7 +318,7 @@ class Writer:
                     sealed = again
                     left.append(part)
                 except BaseException as error:  # noqa: BLE001 - the futures of these rows must fail
-                    self._buffer.settle(part.shares, error)
+                    self._settle(part.shares, error)
             rows = pa.concat_tables([part.rows for part in left]) if left else rows.slice(0, 0)
             shares = [share for part in left for share in part.shares]
 
