@@ -94,6 +94,7 @@ COMPOSED = frozenset(
         "counted_files.open_file",  # for the reads of generations and key indexes
         "damaged.naming_damage",  # after a failure
         "durable.make_durable",
+        "generation_writer.discard_generation",  # only for a full disk
         "generation.check_generation",
         "key_filter.may_have",  # within possible_keys
         "merged_generations.find_manifest",
