@@ -10,8 +10,7 @@ on. Errors of other libraries are wrapped where they occur; they are the cause o
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
+from types import TracebackType
 from typing import ClassVar
 
 _USER_OF_URL = re.compile(r"(?<=://)[^\s/@]+@")
@@ -110,11 +109,17 @@ class LsmWarning(UserWarning):
     """Another tool uses the table in a way that lancelsm can't take into account. Reads and writes continue."""
 
 
-@contextmanager
-def error_context(**where: object) -> Iterator[None]:
+class error_context:
     """Add these fields to errors that are raised inside the context, unless the error has them already."""
-    try:
-        yield
-    except LsmError as error:
-        error.where = {**where, **error.where}
-        raise
+
+    __slots__ = ("_where",)
+
+    def __init__(self, **where: object) -> None:
+        self._where = where
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        if isinstance(error, LsmError):
+            error.where = {**self._where, **error.where}

@@ -7,6 +7,7 @@ import shutil
 import sqlite3
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -58,6 +59,46 @@ def test_a_failed_commit_is_unknown_and_the_next_read_shows_its_effect(path, bef
     n = 1 if before else 2
     assert registry.read(KEY) == {"n": n}
     assert registry.swap(KEY, expect={"n": n}, change={"n": 9}) == SwapApplied(record={"n": 9})
+
+
+def test_many_records_are_read_in_the_order_of_the_keys_in_one_transaction(path):
+    statements = []
+
+    class Connection(sqlite3.Connection):
+        def execute(self, sql, *arguments):
+            statements.append(sql.split()[0])
+            return super().execute(sql, *arguments)
+
+    registry = SqliteRegistry(path, connect=partial(sqlite3.connect, factory=Connection))
+    keys = [Key(partition=f"H#t#{n}", sort="head") for n in range(5)]
+    assert registry.read_all(keys) == [None] * 5
+    assert not path.exists()
+    for number in (4, 0, 2):
+        registry.swap(keys[number], expect=None, change={"n": number, "b": b"x"})
+
+    statements.clear()
+    assert registry.read_all(keys[::-1]) == [registry.read(key) for key in keys[::-1]]
+    assert statements[:7] == ["BEGIN", *["SELECT"] * 5, "COMMIT"]
+    assert registry.swap(keys[1], expect=None, change={"n": 1}) == SwapApplied(record={"n": 1})
+
+
+def test_an_interrupted_read_of_many_records_leaves_no_transaction(path):
+    class Connection(sqlite3.Connection):
+        armed = False
+
+        def execute(self, sql, *arguments):
+            if sql.startswith("SELECT") and Connection.armed:
+                raise KeyboardInterrupt
+            return super().execute(sql, *arguments)
+
+    registry = SqliteRegistry(path, connect=partial(sqlite3.connect, factory=Connection))
+    registry.swap(KEY, expect=None, change={"n": 1})
+    Connection.armed = True
+    with pytest.raises(KeyboardInterrupt):
+        registry.read_all([KEY])
+    Connection.armed = False
+
+    assert registry.swap(KEY, expect={"n": 1}, change={"n": 2}) == SwapApplied(record={"n": 2})
 
 
 def test_a_registry_that_stays_busy_is_unavailable_and_the_swap_has_no_effect(path):
@@ -149,6 +190,7 @@ def test_a_closed_registry_opens_again(path):
 
 FORKING = """
 import os, sys
+from functools import partial
 from pathlib import Path
 from lancelsm.common.layout import Key
 from lancelsm.registry import SwapApplied

@@ -273,17 +273,15 @@ def test_open_and_status_read_each_thing_once(tmp_path: Path) -> None:
     uri, plan = create(tmp_path).uri, FaultPlan()
     table = lancelsm.open.on(faulty(plan))(uri)
     base = ["_versions/", "_versions/18446744073709551613.manifest"]
-    (region,) = (one.region for one in table.status().regions)
-    lists = [f"_mem_wal/{region}/{part}/" for part in ("manifest", "wal")]
     plan.calls.clear()
 
     lancelsm.open.on(faulty(plan))(uri)
-    assert [call.key for call in plan.calls if call.port == "objects"] == ["_lancelsm/config.json", *base, *lists]
+    assert [call.key for call in plan.calls if call.port == "objects"] == ["_lancelsm/config.json", *base]
 
     opened = len(plan.calls)
     table.status()
     read = [call.key for call in plan.calls[opened:] if call.port == "objects" and "/staged/" not in call.key]
-    assert read == [*base, *lists]
+    assert read == base
 
 
 SAME = pa.schema([("id", pa.int64()), ("v", pa.string())])

@@ -81,7 +81,7 @@ def bitrev64(number: int) -> str:
 
 def unbitrev64(digits: str) -> int:
     """The inverse of `bitrev64`; raise `ValueError` if the text is not 64 binary digits."""
-    if len(digits) != 64 or not set(digits) <= {"0", "1"}:
+    if len(digits) != 64 or digits.strip("01"):
         raise ValueError(f"{digits!r} is not 64 binary digits")
     return int(digits[::-1], 2)
 
@@ -240,9 +240,12 @@ def spec_number(spec_id: int, values: Iterable[tuple[str, bytes | None]]) -> int
 def _numbered(key: str, suffix: str) -> int | None:
     """Return the number in a name of 64 binary digits with this suffix, or None for any other name."""
     digits, _, found = key.rpartition("/")[2].partition(".")
-    if found != suffix or len(digits) != 64 or not set(digits) <= {"0", "1"}:
+    if found != suffix:
         return None
-    return unbitrev64(digits)
+    try:
+        return unbitrev64(digits)
+    except ValueError:
+        return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)

@@ -74,9 +74,10 @@ class Setsum:
         """The inverse of `digest`; raise `Corrupt` if the length is wrong or a column is not below its prime."""
         if len(digest) != _BYTES:
             raise Corrupt(f"a setsum has {_BYTES} bytes, not {len(digest)}")
-        for column, prime in zip(_columns(digest), PRIMES, strict=True):
-            if column >= prime:
-                raise Corrupt(f"setsum {digest.hex()}: column {column} is not below {prime}")
+        columns = _columns(digest)
+        if not all(map(operator.lt, columns, PRIMES)):
+            column, prime = next(pair for pair in zip(columns, PRIMES, strict=True) if pair[0] >= pair[1])
+            raise Corrupt(f"setsum {digest.hex()}: column {column} is not below {prime}")
         return _from_valid_digest(bytes(digest))
 
     @classmethod

@@ -16,10 +16,11 @@ from lancelsm.dataset.base_table import BaseTable
 from lancelsm.errors import Corrupt
 from lancelsm.read.tail import Tail, held_bytes, read_tail
 from lancelsm.record.ttl import Expiry
-from lancelsm.region.catalog import Region, TableContext, check_not_dropped, regions
+from lancelsm.region.catalog import Region, TableContext, check_not_dropped, find_heads, regions
 from lancelsm.region.compare_and_swap import ensure_unused, newest
 from lancelsm.region.head import Head
 from lancelsm.region.manifest import FlushedGeneration, Manifest, missing_numbers
+from lancelsm.registry import ReadsMany
 from lancelsm.wal.entry import Entry
 from lancelsm.wal.replay import LogCollected, LogEnd, stream_tail, tail
 
@@ -117,6 +118,7 @@ def take_view(
     for _ in range(_TRIES):
         next(waits, None)  # after the budget, try again without waiting: this process may have stalled
         listed = regions()
+        known = _with_heads(context, listed, known)
         read = partial(_read, held_bytes=held_bytes(len(listed)), known=known, catalog=_Catalog(context))
         found = context.each(read, listed)
         base = read_base()  # guard: base is read after the heads
@@ -135,6 +137,15 @@ def take_view(
         f"lancelsm registry rebuild {context.uri}. Else restore the base to a version whose next generations exist",
         table=context.uri,
     )
+
+
+def _with_heads(context: TableContext, listed: Sequence[Region], known: Known) -> Known:
+    """Read the heads that are not known, if that takes less time at once than one by one."""
+    missing = [region for region in listed if region.id not in known.heads]
+    if not missing or not isinstance(context.registry, ReadsMany):
+        return known
+    read = zip((region.id for region in missing), find_heads(context, missing), strict=True)
+    return replace(known, heads={**known.heads, **dict(read)})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,8 +8,10 @@ read, if one was current at most `max_staleness` ago. Model: tests/model/eventua
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
+from typing import Any
 
 from lancelsm.common.bounded_cache import BoundedCache
 from lancelsm.common.layout import NO_GENERATION, RegionId
@@ -19,7 +21,7 @@ from lancelsm.read.followed_log import followed
 from lancelsm.read.region_snapshot import find_region_snapshot
 from lancelsm.read.tail import held_bytes
 from lancelsm.read.view import Known, ReadBase, RegionView, View, mismatch, take_view
-from lancelsm.region.catalog import Region, TableContext
+from lancelsm.region.catalog import Region, TableContext, head_reads
 from lancelsm.region.head import Head
 
 ListRegions = Callable[[], Sequence[Region]]
@@ -201,15 +203,15 @@ class ViewCache:
     def _take_known(self, listing: _Catalog, base: BaseTable, began: float) -> View:
         """Read at once what shows whether the parts are current. Then read what is missing or has changed."""
         expected = [self._here(region) for region in listing.expected(self._newest.listing)]
-        reads: list[Callable[[], object]] = [
+        of_heads = head_reads(self._context, expected)
+        reads: list[Callable[[], Any]] = [
             *([listing.read] if listing.costs else []),
-            *(region.find_head for region in expected),
+            *of_heads,
             lambda: self._newest_version(base),
         ]
         found = self._context.each(lambda read: read(), reads)
-        heads: dict[RegionId, Head | None] = dict(
-            zip((region.id for region in expected), found[-1 - len(expected) : -1], strict=True)  # type: ignore[arg-type]
-        )
+        read: Iterable[Head | None] = chain.from_iterable(found[-1 - len(of_heads) : -1])
+        heads = dict(zip((region.id for region in expected), read, strict=True))
         self._follow(expected, heads, began)
         parts = {
             region: part

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import Any, TypeVar
 
 from lancelsm.common.clock import Budget, Clock, Ids
@@ -25,11 +26,10 @@ from lancelsm.common.layout import (
 from lancelsm.common.task_pool import in_threads
 from lancelsm.errors import Corrupt, Fenced, Invalid, error_context
 from lancelsm.objects import ObjectStore
-from lancelsm.objects.location import local_path
 from lancelsm.region import config as configs
 from lancelsm.region import head as heads
 from lancelsm.region.head import Head, RegionState, Swap
-from lancelsm.registry import Record, Registry, SwapApplied, SwapLost, SwapUnknown, Value, number
+from lancelsm.registry import ReadsMany, Record, Registry, SwapApplied, SwapLost, SwapUnknown, Value, number
 
 A = TypeVar("A")
 B = TypeVar("B")
@@ -100,6 +100,11 @@ class Region:
         """Read the head; None for a region that is in the catalog but whose creation is not finished."""
         with error_context(**self.where):
             record = self.context.registry.read(head_key(self.context.table, self.id))
+            return None if record is None else self._decoded(record)
+
+    def decoded_head(self, record: Record | None) -> Head | None:
+        """Decode the record of the head; None if there is none."""
+        with error_context(**self.where):
             return None if record is None else self._decoded(record)
 
     def head(self) -> Head:
@@ -200,11 +205,26 @@ def check_known(context: TableContext) -> None:
 
 def with_heads(context: TableContext, found: Sequence[Region]) -> list[tuple[Region, Head]]:
     """Read the heads of these regions; leave out regions without a head. The order is kept."""
-    if local_path(context.uri) is None:
-        read = context.each(Region.find_head, found)
-    else:
-        read = [region.find_head() for region in found]  # each takes less time than to give it to a thread
+    read = find_heads(context, found)
     return [(region, head) for region, head in zip(found, read, strict=True) if head is not None]
+
+
+def find_heads(context: TableContext, found: Sequence[Region]) -> list[Head | None]:
+    """Read the heads of these regions, in this order; None for a region without a head."""
+    return [*chain.from_iterable(context.each(lambda read: read(), head_reads(context, found)))]
+
+
+def head_reads(context: TableContext, found: Sequence[Region]) -> list[Callable[[], list[Head | None]]]:
+    """Return calls that together read the heads of these regions, in this order. They may run at once."""
+    registry = context.registry
+    if not isinstance(registry, ReadsMany):
+        return [lambda region=region: [region.find_head()] for region in found]  # type: ignore[misc]
+
+    def read_all() -> list[Head | None]:
+        records = registry.read_all([head_key(context.table, region.id) for region in found])
+        return [region.decoded_head(record) for region, record in zip(found, records, strict=True)]
+
+    return [read_all] if found else []
 
 
 def select_regions(context: TableContext, wanted: str | None) -> list[Region]:

@@ -194,7 +194,7 @@ def from_record(record: Record) -> Head:
     try:
         full = {**_EMPTY, **record}
         values: dict[str, Any] = {name: text(full, name) for name in _TEXT_FIELDS}
-        values |= {name: number(full, name, least=int(name in _FROM_ONE)) for name in _names() if name not in values}
+        values |= {name: number(full, name, least=least) for name, least in _numbers()}
         values["status"] = RegionState(str(record["status"]))
         values["entry_setsum"] = Setsum.from_hex(str(record["entry_setsum"]))
         values["producers"] = remembered.from_value(record["source"])
@@ -210,6 +210,12 @@ def from_record(record: Record) -> Head:
 def _names() -> tuple[str, ...]:
     """Return the fields of a head that have the same names in its record."""
     return tuple(f.name for f in fields(Head) if f.name != "producers")
+
+
+@cache
+def _numbers() -> tuple[tuple[str, int], ...]:
+    """Return the number fields of a head, each with its least value."""
+    return tuple((name, int(name in _FROM_ONE)) for name in _names() if name not in _TEXT_FIELDS)
 
 
 def to_record(head: Head) -> dict[str, Value]:

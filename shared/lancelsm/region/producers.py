@@ -28,6 +28,7 @@ IDLE_SECONDS = IDLE_DAYS * _DAY + _SKEW_SECONDS
 UNKNOWN = 0  # the day of a producer without a time: an earlier release appended for it
 FORGET = "0"  # the sequence of an entry that makes a head forget a producer, whose id it names
 
+_NONE = "{}"
 _ID_BYTES, _DAY_BYTES, _SEQUENCE_BYTES = 8, 2, 9  # 19 bytes for sequences of 20 digits, as those of a queue
 _LONGER = 0xF0  # a first byte from this one on says how many bytes follow the nine of a longer sequence
 _LAST_DAY = 256**_DAY_BYTES - 1
@@ -101,7 +102,7 @@ def _time(day: int) -> str:
 
 def to_value(producers: Producers) -> bytes | str:
     """Encode producers for the record of a head. None are "{}", as in a head of an earlier release."""
-    return b"".join(sorted(_packed(one, producer) for one, producer in producers.items())) if producers else "{}"
+    return b"".join(sorted(_packed(one, producer) for one, producer in producers.items())) if producers else _NONE
 
 
 def from_value(value: object) -> Producers:
@@ -112,6 +113,8 @@ def from_value(value: object) -> Producers:
     """
     if isinstance(value, bytes):
         return _unpacked(value)
+    if value == _NONE:
+        return {}
     sequences = parse_json(value) if isinstance(value, str) else None
     if not isinstance(sequences, dict):
         raise ValueError(f"source is {value!r}")

@@ -7,9 +7,8 @@ also fence a shard whose rows we take over, but that manifest says `foreign`.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
-from itertools import chain
 
 from lancelsm.common.layout import (
     MEM_WAL,
@@ -22,11 +21,12 @@ from lancelsm.common.layout import (
     wal_position,
 )
 from lancelsm.objects.location import local_path
-from lancelsm.objects.open import list_directories
 from lancelsm.region import manifest_codec
 from lancelsm.region.catalog import Region, TableContext, regions
 from lancelsm.region.compare_and_swap import Staged, load
 from lancelsm.region.manifest import Manifest
+
+_MANIFESTS, _ENTRIES = "manifest", "wal"  # directories of a shard
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,32 +49,37 @@ class ForeignShard:
 def list_shards(context: TableContext) -> dict[RegionId, ShardListing]:
     """List the manifests and entries below `_mem_wal/`, by directory. Call it before the catalog is read.
 
-    In a bucket this is one listing. On a disk, directories of generations are not read: most files are in them.
+    In a bucket this is one listing. On a disk, only the names in the directories of manifests and entries are read.
     """
-    versions: dict[RegionId, list[Version]] = {}
-    positions: dict[RegionId, list[Position]] = {}
-    prefixes = _prefixes(context.uri)
-    for item in chain.from_iterable(map(context.objects.list, prefixes)):
-        name, _, rest = item.key.removeprefix(f"{MEM_WAL}/").partition("/")
-        if not is_id(name):
-            continue
-        shard = RegionId(name)
-        found = versions.setdefault(shard, [])
-        if rest.startswith("manifest/") and (version := published_version(item.key)) is not None:
-            found.append(version)
-        elif rest.startswith("wal/") and (position := wal_position(item.key)) is not None:
+    versions: dict[str, list[Version]] = {}
+    positions: dict[str, list[Position]] = {}
+    for shard, part, name in _files(context):
+        if part == _MANIFESTS and (version := published_version(name)) is not None:
+            versions.setdefault(shard, []).append(version)
+        elif part == _ENTRIES and (position := wal_position(name)) is not None:
             positions.setdefault(shard, []).append(position)
     return {
-        shard: ShardListing(versions=tuple(sorted(found)), positions=tuple(sorted(positions.get(shard, ()))))
-        for shard, found in sorted(versions.items())
+        RegionId(shard): ShardListing(
+            versions=tuple(sorted(versions.get(shard, ()))), positions=tuple(sorted(positions.get(shard, ())))
+        )
+        for shard in sorted({*versions, *positions})
+        if is_id(shard)
     }
 
 
-def _prefixes(uri: str) -> list[str]:
-    path = local_path(uri)
-    if path is None or not (path / MEM_WAL).is_dir():
-        return [f"{MEM_WAL}/"]
-    return [f"{MEM_WAL}/{name}/{part}/" for name in list_directories(path / MEM_WAL) for part in ("manifest", "wal")]
+def _files(context: TableContext) -> Iterator[tuple[str, str, str]]:
+    """Yield the files of all shards: shard, directory in it, and name."""
+    path = local_path(context.uri)
+    if path is not None and (path / MEM_WAL).is_dir():
+        from lancelsm.objects.filesystem import names_below  # noqa: PLC0415 - only a table on a disk needs it
+
+        yield from names_below(path, MEM_WAL, (_MANIFESTS, _ENTRIES))
+        return
+    for item in context.objects.list(f"{MEM_WAL}/"):
+        shard, _, rest = item.key.removeprefix(f"{MEM_WAL}/").partition("/")
+        part, _, name = rest.partition("/")
+        if "/" not in name:
+            yield shard, part, name
 
 
 def foreign_shards_of(context: TableContext) -> list[ForeignShard]:

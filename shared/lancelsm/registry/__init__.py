@@ -7,9 +7,9 @@ fields are not touched, so two swaps on different fields of one record do not co
 from __future__ import annotations
 
 import base64
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol, cast
+from typing import Protocol, cast, runtime_checkable
 
 from lancelsm.common.layout import Key
 from lancelsm.errors import Corrupt
@@ -19,6 +19,7 @@ Record = Mapping[str, Value]
 Fields = Mapping[str, Value | None]  # None: the field is absent
 
 _MAX_NUMBER = 2**63 - 1  # in a record
+_PLAIN = frozenset({str, int})  # the types of values whose JSON form is the value
 _BYTES = "base64"  # the name in the JSON form of bytes
 
 NEVER_DECREASE = (
@@ -100,6 +101,15 @@ class Registry(Protocol):
         ...
 
 
+@runtime_checkable
+class ReadsMany(Protocol):
+    """A registry that reads many records in less time than one by one."""
+
+    def read_all(self, keys: Sequence[Key]) -> list[Record | None]:
+        """Read records, each as `Registry.read` does, in the order of the keys."""
+        ...
+
+
 def apply_swap(key: Key, record: Record | None, *, expect: Fields | None, change: Fields) -> Record | None:
     """Return the record after a swap, or None if the swap is lost: the decision of every adapter as a pure function.
 
@@ -138,6 +148,8 @@ def check_record(fields: object) -> Record:
     """Return the decoded fields if they are a record; raise `TypeError` if not."""
     if not isinstance(fields, dict):
         raise TypeError(f"a {type(fields).__name__} is not a record")
+    if _PLAIN.issuperset(map(type, fields.values())):
+        return cast("Record", fields)
     record = {field: _from_json(value) for field, value in fields.items()}
     for field, value in record.items():
         if not isinstance(value, str | int | bytes):

@@ -14,7 +14,7 @@ import os
 import sqlite3
 import threading
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -107,6 +107,19 @@ class SqliteRegistry:
             return None
         with self._connection() as connection:
             return _read(connection, key)
+
+    def read_all(self, keys: Sequence[Key]) -> list[Record | None]:
+        if not os.path.exists(self._path):
+            return [None] * len(keys)
+        with self._connection() as connection:
+            try:
+                connection.execute("BEGIN")  # else each statement locks the file
+                rows = [connection.execute(_READ, (key.partition, key.sort)).fetchone() for key in keys]
+                connection.execute("COMMIT")
+            except BaseException:
+                self.close()  # this ends the transaction in any state
+                raise
+        return [None if row is None else _fields(key, row[0]) for key, row in zip(keys, rows, strict=True)]
 
     def list(self, partition: str) -> list[tuple[Key, Record]]:
         if not os.path.exists(self._path):
