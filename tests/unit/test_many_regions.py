@@ -53,7 +53,7 @@ def reopened(table: Table) -> Table:
 
 
 @pytest.mark.parametrize(
-    ("operation", "most"), [("upsert", 310), ("flush", 2350), ("open", 140), ("scan", 1300), ("scan of one key", 140)]
+    ("operation", "most"), [("upsert", 310), ("flush", 2200), ("open", 140), ("scan", 1060), ("scan of one key", 140)]
 )
 def test_a_further_region_costs_few_calls(operation: str, most: int, tmp_path: Path) -> None:
     calls = []

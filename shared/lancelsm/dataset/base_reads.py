@@ -48,7 +48,7 @@ def scan_base(
     """
     with _errors(base, where):
         scanner = base.dataset.scanner(
-            columns=scanned(base.dataset, columns),
+            columns=scanned(base.dataset.schema, columns),
             filter=where and where.sql,
             limit=limit,
             offset=offset,
@@ -86,7 +86,7 @@ def rows_of_keys(
     )
     with _errors(base):
         options = _without_index(base, keys) if _is_first_of_many(base, keys, kept) else {}
-        scanner = base.dataset.scanner(columns=scanned(base.dataset, columns), filter=wanted, **options)
+        scanner = base.dataset.scanner(columns=scanned(base.dataset.schema, columns), filter=wanted, **options)
         trace.planned(scanner.explain_plan)
         found: pa.Table = scanner.to_table()
     # With several key columns, the condition also matches combinations that are not in `keys`.

@@ -119,5 +119,5 @@ def read_copy(*, uri: str, columns: pa.Schema, storage_options: StorageOptions =
     dataset = open_dataset(uri=uri, version=None, storage_options=storage_options)
     with read_errors("the copy can't be read", table=uri):
         options = scan_options(dataset, columns.names)
-        for batch in dataset.scanner(columns=scanned(dataset, columns.names), **options).to_batches():
+        for batch in dataset.scanner(columns=scanned(dataset.schema, columns.names), **options).to_batches():
             yield as_schema(batch, columns)

@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
-import lance
 import pyarrow as pa
 from lance.schema import LanceSchema
 
@@ -163,16 +162,18 @@ class StoredField:
     inner: tuple[StoredField, ...]
 
 
-def stored_fields(generation: lance.LanceDataset, schema: TableSchema) -> dict[str, StoredField]:
+def stored_fields(native: LanceSchema, given: pa.Schema, schema: TableSchema) -> dict[str, StoredField]:
     """Find the field of a generation for each column of the table; columns that the generation lacks are left out.
 
     Fields match by id; an older generation may have a column under an id that it had before it was widened. But before
     release 13 Lance numbered the columns of every generation from 0, so ids are wrong if the base's ids have gaps. If
     Lance wrote the generation, its ids are consecutive, and they contradict the names, fields match by name.
+
+    Args:
+        native, given: the schema of the generation, as Lance and as Arrow have it.
     """
     columns = schema.columns
-    native = generation.lance_schema
-    marked = TRUE_IDS.items() <= (generation.schema.metadata or {}).items()
+    marked = TRUE_IDS.items() <= (given.metadata or {}).items()
     every = [_stored(field) for field in native.fields()]
     by_id = {field.number: field for field in every if field.name != TOMBSTONE}
     by_name = {field.name: field for field in by_id.values()}
@@ -180,7 +181,7 @@ def stored_fields(generation: lance.LanceDataset, schema: TableSchema) -> dict[s
     numbers = [number for field in every for number in _numbers(field)]
     if not marked and contradicted and numbers == list(range(len(numbers))):
         return {column.name: _named(by_name[column.name], column) for column in columns if column.name in by_name}
-    changed = schema.history.ids_since(version_of(generation.schema))
+    changed = schema.history.ids_since(version_of(given))
     now = {changed.get(number, number): field for number, field in by_id.items()}
     return {column.name: now[field_id(column)] for column in columns if field_id(column) in now}
 

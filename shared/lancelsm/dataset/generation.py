@@ -109,12 +109,13 @@ def read_generation(
     _check_links(uri)
     with read_errors("the generation can't be read", condition=where.text if where else None, object=uri):
         dataset = _open(uri, storage_options, trace, copy)
-        stored = stored_fields(dataset, schema)
-        names = _names(dataset, stored, wanted)
+        given = dataset.schema  # Lance builds it at each access
+        stored = stored_fields(dataset.lance_schema, given, schema)
+        names = _names(given, stored, wanted)
         scanner = dataset.scanner(
-            columns=scanned(dataset, names),
-            filter=_pushed(dataset, stored, schema, where),
-            **scan_options(dataset, names, row_bytes=row_bytes, small=small),
+            columns=scanned(given, names),
+            filter=_pushed(given, stored, schema, where),
+            **scan_options(dataset, names, schema=given, row_bytes=row_bytes, small=small),
         )
         for batch in scanner.to_batches():
             yield _in_stored_form(batch, stored, wanted, schema)
@@ -186,7 +187,7 @@ def lookup_generation(
             dataset = _open(uri, storage_options, trace)
         else:
             trace.reads(dataset)
-        stored = stored_fields(dataset, schema)
+        stored = stored_fields(dataset.lance_schema, dataset.schema, schema)
         if found is None:
             found = _scan_for(dataset, [stored[name].name for name in schema.primary_key], values)
         rows = _take(dataset, stored, wanted, schema, found)
@@ -257,13 +258,13 @@ def _projection(schema: TableSchema, columns: Sequence[str] | None) -> pa.Schema
     return pa.schema([field for field in schema.stored if field.name in names or field.name == TOMBSTONE])
 
 
-def _names(dataset: lance.LanceDataset, stored: _Stored, wanted: pa.Schema) -> list[str]:
+def _names(given: pa.Schema, stored: _Stored, wanted: pa.Schema) -> list[str]:
     """Return the wanted columns by their names in the generation. Before Lance 9, generations have no `_tombstone`."""
     names = [stored[field.name].name for field in wanted if field.name in stored]
-    return [*names, TOMBSTONE] if TOMBSTONE in dataset.schema.names else names
+    return [*names, TOMBSTONE] if TOMBSTONE in given.names else names
 
 
-def _pushed(dataset: lance.LanceDataset, stored: _Stored, schema: TableSchema, where: Condition | None) -> str | None:
+def _pushed(given: pa.Schema, stored: _Stored, schema: TableSchema, where: Condition | None) -> str | None:
     """Return the filter for Lance's scan; None if the generation has other columns, names or types than the table."""
     if where is None or any(
         field.name not in stored
@@ -272,7 +273,7 @@ def _pushed(dataset: lance.LanceDataset, stored: _Stored, schema: TableSchema, w
         for field in schema.columns
     ):
         return None
-    return f"{where.sql} OR {TOMBSTONE}" if TOMBSTONE in dataset.schema.names else where.sql
+    return f"{where.sql} OR {TOMBSTONE}" if TOMBSTONE in given.names else where.sql
 
 
 def _in_stored_form(batch: pa.RecordBatch, stored: _Stored, wanted: pa.Schema, schema: TableSchema) -> pa.RecordBatch:
@@ -304,14 +305,15 @@ def _take(
     dataset: lance.LanceDataset, stored: _Stored, wanted: pa.Schema, schema: TableSchema, offsets: pa.Array
 ) -> pa.Table:
     """Read the rows at these offsets that are not masked. For many offsets a scan is faster."""
-    names = _names(dataset, stored, wanted)
+    given = dataset.schema
+    names = _names(given, stored, wanted)
     if len(offsets) <= _ROWS_BY_NUMBER:
         numbers = ", ".join(map(str, offsets.to_pylist()))
-        batches = list(dataset.scanner(columns=scanned(dataset, names), filter=f"{_ROW} IN ({numbers})").to_batches())
+        batches = list(dataset.scanner(columns=scanned(given, names), filter=f"{_ROW} IN ({numbers})").to_batches())
     else:
         among = np.sort(offsets.to_numpy(zero_copy_only=False))
-        options = scan_options(dataset, names)
-        every = dataset.scanner(columns=scanned(dataset, names), with_row_id=True, **options).to_batches()
+        options = scan_options(dataset, names, schema=given)
+        every = dataset.scanner(columns=scanned(given, names), with_row_id=True, **options).to_batches()
         batches = [batch.filter(_is_among(batch.column(_ROW), among)) for batch in every]
     return pa.Table.from_batches([_in_stored_form(batch, stored, wanted, schema) for batch in batches], schema=wanted)
 

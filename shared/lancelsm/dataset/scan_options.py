@@ -17,15 +17,21 @@ _BUFFER_BYTES = 32 << 20
 
 
 def scan_options(
-    dataset: lance.LanceDataset, columns: Sequence[str], *, row_bytes: int = 0, small: bool = False
+    dataset: lance.LanceDataset,
+    columns: Sequence[str],
+    *,
+    schema: pa.Schema | None = None,
+    row_bytes: int = 0,
+    small: bool = False,
 ) -> dict[str, Any]:
     """Return options for a scan of these columns, so that a batch has a few megabytes.
 
     Args:
+        schema: of the dataset, if the caller has it: Lance builds it at each access.
         row_bytes: the mean size of a row in memory, if it is known: repeated values take less room in a file.
         small: half as large batches, and one of them decoded ahead, for a caller that holds other memory.
     """
-    schema = dataset.schema  # Lance builds it at each access
+    schema = schema or dataset.schema
     widths = [_width(schema.field(name).type) for name in columns]
     size = sum(widths) / 8 if all(widths) else max(row_bytes, _stored_row_bytes(dataset))
     rows = int(_BATCH_BYTES / (2 if small else 1) / max(size, 1))
@@ -36,12 +42,12 @@ def scan_options(
     }
 
 
-def scanned(dataset: lance.LanceDataset, columns: Sequence[str]) -> list[str] | None:
-    """Return what to pass to Lance as the columns of a scan: None for all columns in their order.
+def scanned(schema: pa.Schema, columns: Sequence[str]) -> list[str] | None:
+    """Return what to pass to Lance as the columns of a scan of a dataset: None for all columns in their order.
 
     Lance takes time in the square of the number of columns that it is given.
     """
-    return None if list(columns) == dataset.schema.names else list(columns)
+    return None if list(columns) == schema.names else list(columns)
 
 
 def _stored_row_bytes(dataset: lance.LanceDataset) -> float:

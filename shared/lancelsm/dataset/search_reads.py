@@ -107,7 +107,7 @@ def searched_generation(
             uri=uri,
             dataset=dataset,
             schema=schema,
-            stored=stored_fields(dataset, schema),
+            stored=stored_fields(dataset.lance_schema, dataset.schema, schema),
             storage_options=dict(storage_options or {}),
         )
 
@@ -316,7 +316,7 @@ def rows_of_fragments(searched: Searched, fragments: Collection[int], *, hidden:
     with _errors(searched):
         wanted = [one for one in searched.dataset.get_fragments() if one.fragment_id in fragments]
         found = searched.dataset.scanner(
-            columns=scanned(searched.dataset, _names(searched, searched.schema.names)),
+            columns=scanned(searched.dataset.schema, _names(searched, searched.schema.names)),
             fragments=wanted,
             row_addr_blocklist=hidden,
         ).to_table()

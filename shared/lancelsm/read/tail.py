@@ -182,9 +182,10 @@ class _Collector:
 
     def tail(self) -> Tail:
         if self._held is not None:
-            stored = self._schema.stored
-            rows = pa.concat_tables(gathered(self._held, rows=_ROWS_AT_ONCE)) if self._held else stored.empty_table()
-            rows = fold(rows, self._schema.primary_key).rows
+            rows = self._schema.stored.empty_table()
+            if self._held:
+                rows = pa.concat_tables(gathered(self._held, rows=_ROWS_AT_ONCE))
+                rows = fold(rows, self._schema.primary_key).rows
             return Tail(
                 region=self._region,
                 schema=self._schema,

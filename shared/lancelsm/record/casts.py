@@ -238,6 +238,8 @@ def _needs_a_look(kind: pa.DataType) -> bool:
     """Return whether an array of the right type may still have a null where `as_type` returns none."""
     if pa.types.is_dictionary(kind):
         return True
+    if not kind.num_fields:
+        return False
     inner = children(kind)
     return not all(field.nullable for field in inner[pa.types.is_map(kind) :]) or any(
         _needs_a_look(field.type) for field in inner
