@@ -17,15 +17,12 @@ import pyarrow.compute as pc
 from lancelsm.compaction.tasks import Delta, Flags, winning_keys
 from lancelsm.dataset import base_rows
 from lancelsm.dataset.base_rows import ROW_ADDRESS, Base
-from lancelsm.dataset.key_join import JoinedKeys
-from lancelsm.dataset.key_lookup import ABSENT, Indexes, Keys
+from lancelsm.dataset.key_lookup import ABSENT, Keys
 from lancelsm.dataset.read_back import DeletionFiles, check_deletions
 from lancelsm.record.batches import gathered
-from lancelsm.record.casts import kind_of
 
 INDEX_RUN_KEYS = 10_000
-_JOINED_ROWS_PER_KEY = 8
-_JOINED_BYTES = 128 << 20
+_ROWS_AT_ONCE = 1 << 16  # looked up at once
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,11 +52,10 @@ def hide_by_scan(delta: Delta, fragments: tuple[int, ...]) -> tuple[Hidden, ...]
     """Hide the rows of these fragments whose key is in the delta, by a scan of the key columns."""
     winners, dead = winning_keys(delta)
     base, schema = delta.merge_base.base, delta.merge_base.schema
-    keys = _lookup(winners, dead.astype(np.int8))  # 1: dead. More of such small numbers fit into a cache
-    at_once = _JOINED_ROWS_PER_KEY * len(keys) if isinstance(keys, JoinedKeys) else 1
+    keys = Keys(winners, dead.astype(np.int8))  # 1: dead. More of such small numbers fit into a cache
     scanned = base_rows.scan(base, schema.primary_key, fragments)
     addresses, flags = [], []
-    for table in gathered(scanned, rows=at_once, size=_JOINED_BYTES):
+    for table in gathered(scanned, rows=_ROWS_AT_ONCE):
         found = keys.find(table.select(schema.primary_key))
         hits = np.flatnonzero(found != ABSENT)
         addresses.append(table[ROW_ADDRESS].to_numpy()[hits])
@@ -119,11 +115,6 @@ def merged_finds(finds: Iterable[Found]) -> list[Found]:
         )
         for fragment, same in sorted(by_fragment.items())
     ]
-
-
-def _lookup(keys: pa.Table, numbers: Indexes) -> Keys | JoinedKeys:
-    is_integer = keys.num_columns == 1 and kind_of(keys.column(0).type) not in ("text", "binary")
-    return Keys(keys, numbers) if is_integer else JoinedKeys(keys, numbers)
 
 
 def _grouped(addresses: list[npt.NDArray[np.uint64]], flags: list[Flags]) -> tuple[Found, ...]:
