@@ -85,7 +85,7 @@ class TableHistory(OpenTable):
 
         self._check_writable()
         with error_context(table=self.uri):
-            return self._with_columns(lambda: restore_in_place(self._handle, at, self._append))
+            return self._with_columns(lambda: restore_in_place(self._handle, at, self._append), partly_done=None)
 
     @checked
     def snapshot(self, name: str, ttl: str | float | None = None) -> Pin:

@@ -203,8 +203,17 @@ class OpenTable:
             self.__dict__.pop("_transactions", None)
         return True
 
-    def _with_columns(self, work: Callable[[], T]) -> T:
+    def _with_columns(
+        self,
+        work: Callable[[], T],
+        *,
+        partly_done: str | None = "Write again what the regions in regions_done don't have",
+    ) -> T:
         """Run a part of a call. If it met newer columns before it wrote, run it again with these.
+
+        Args:
+            partly_done: the remedy if it met them after some regions had their part. None: `work` then continues where
+                it ended, so it is run again.
 
         Raises: what `work` raises.
         """
@@ -213,8 +222,8 @@ class OpenTable:
             try:
                 return work()
             except NewerSchema as error:
-                if "regions_done" in error.where:  # guard: what a region has is not written again
-                    error.remedy = "Write again what the regions in regions_done don't have"
+                if partly_done and "regions_done" in error.where:  # guard: what a region has is not written again
+                    error.remedy = partly_done
                     raise
                 self._learn_columns(from_base=True)
             except Invalid as error:  # it may name a column that this object does not know yet

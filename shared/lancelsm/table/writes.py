@@ -345,7 +345,7 @@ class TableWrites(OpenTable):
                 )
                 return apply_changes(held, request, access, context)
 
-            return self._with_columns(write)
+            return self._with_columns(write, partly_done="Call it again with the same events")
 
     @checked
     def source_offset(self, source: str) -> int | None:
