@@ -389,6 +389,8 @@ class OpenTable:
     ) -> T:
         """Read from a view. If an object of it was collected before the first row, read once more from a new view.
 
+        Model of a reshard meanwhile: tests/model/resharded_read.py.
+
         Args:
             spec: the region spec by which the regions were chosen; None: they follow from none. If the table has a
                 later one, all regions are read. The spec of this object may be later: other threads change it.
