@@ -90,7 +90,10 @@ def _without_precondition() -> AbstractContextManager[Any]:
 
 
 @pytest.mark.rest
-@pytest.mark.parametrize("broken", [_ignores_moved_counters, _hides_nothing, _without_precondition])
+@pytest.mark.parametrize(
+    "broken",
+    [pytest.param(_ignores_moved_counters, marks=pytest.mark.long), _hides_nothing, _without_precondition],
+)
 def test_concurrent_actors_break_the_table_without_the_guard(broken: Any, tmp_path: Path) -> None:
     with broken(), pytest.raises((AssertionError, ValueError)):
         run_seeds(range(100), tmp_path)  # ends at the first seed that breaks the table
