@@ -27,7 +27,7 @@ from tests.simulation.whole_table_env import WholeTableEnv
 
 SEEDS = 20  # seeds in one test
 OPERATIONS = 10_000  # operations that such a test makes at least
-OFTEN, LONG = 4, 106
+OFTEN, LONG = 10, 100
 
 
 def operations(seeds: Iterable[int]) -> int:
